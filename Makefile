@@ -1,0 +1,30 @@
+# Everything is set up in .venv by the first target that needs it; nothing else is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint types bench clean
+
+demo: .venv/ready
+	$(BIN)/protograph demo
+
+test: .venv/ready lint types
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/ready
+	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/letters.py
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

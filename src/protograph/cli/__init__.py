@@ -1,0 +1,33 @@
+"""The command: one file per verb; exit codes 0 done, 1 a defect of ours, 2 bad input or a full disk, 130 interrupted."""
+
+from typing import Annotated
+
+import typer
+
+from protograph import __version__
+from protograph.cli.demo import demo_command
+from protograph.cli.evaluate import evaluate_command
+from protograph.cli.lists import datasets_command, variants_command
+from protograph.cli.train import train_command
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for name, command in (
+    ("train", train_command),
+    ("evaluate", evaluate_command),
+    ("demo", demo_command),
+    ("variants", variants_command),
+    ("datasets", datasets_command),
+):
+    app.command(name)(command)
+
+
+@app.callback(invoke_without_command=True)
+def main(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Protograph: relational generalized few-shot learning.
+
+    A classifier that knows many classes takes in new ones from one to five pictures, and uses what is known about how classes
+    relate. Start with `protograph demo`.
+    """
+    if version:
+        print(__version__)
+        raise typer.Exit

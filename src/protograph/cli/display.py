@@ -1,0 +1,116 @@
+"""What the command shows: progress on stderr, results on stdout, mistakes in one line."""
+
+import errno
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
+
+from protograph.errors import InputError
+from protograph.evaluation import MEASURES
+from protograph.progress import Advance
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def errors() -> Console:
+    """The console for everything that is not a result."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def reported(command: Callable[P, R]) -> Callable[P, R]:
+    """A command that ends a user's mistake, or a full disk, with one line and exit code 2, and Ctrl-C with 130."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except InputError as error:
+            errors().print(f"[bold red]error:[/] {_escaped(str(error))}")
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
+                raise
+            where = f" ({error.filename})" if error.filename else ""
+            errors().print(
+                f"[bold red]error:[/] cannot save: {_escaped(str(error.strerror))}{_escaped(where)}; "
+                "nothing was left half-written: make room or choose another --out, then run the same command to go on"
+            )
+        except KeyboardInterrupt:
+            errors().print("interrupted: run the same command again to go on from the last checkpoint")
+            raise typer.Exit(130) from None
+        raise typer.Exit(2)
+
+    return wrapped
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+class RateColumn(ProgressColumn):
+    """Units per second."""
+
+    def render(self, task: Task) -> Text:
+        """Such as '12.3 steps/s'."""
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:.3g} {task.fields['unit']}/s" if speed else "", style="cyan")
+
+
+class ShownProgress:
+    """Bars with rate and time left on a terminal; elsewhere only the lines that stay."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = errors()
+        self.quiet = quiet
+
+    @contextmanager
+    def task(self, title: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """A bar for as long as the task takes."""
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[unit]}"),
+            RateColumn(), TimeRemainingColumn(),
+        )  # fmt: skip
+        shown = not self.quiet and self.console.is_terminal
+        with Bars(*columns, console=self.console, transient=True, disable=not shown) as bars:
+            bar = bars.add_task(title, total=total, completed=done, unit=unit)
+            yield lambda count: bars.advance(bar, count)
+
+    def say(self, line: str) -> None:
+        """A line above the bar."""
+        if not self.quiet:
+            self.console.print(line)
+
+
+def measures_table(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:
+    """One row of six measures with intervals per name; for two rows, their difference below."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for label in MEASURES.values():
+        table.add_column(label, justify="right", no_wrap=True)
+    for name, measures in rows.items():
+        table.add_row(name, *(f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in MEASURES))
+    if len(rows) == 2:
+        one, two = rows.values()
+        table.add_section()
+        table.add_row("difference", *(f"{two[key]['mean'] - one[key]['mean']:+.2f}" for key in MEASURES))
+    return table
+
+
+def show(result: Any, table: Table | None, as_json: bool) -> None:
+    """Print a result for a person or, as JSON, for a machine."""
+    if as_json or table is None:
+        print(json.dumps(result, indent=2, ensure_ascii=False))
+    else:
+        console = Console(highlight=False)
+        if not console.is_terminal and console.width < 120:  # a pipe has no width to respect
+            console = Console(highlight=False, width=120)
+        console.print(table)

@@ -1,0 +1,61 @@
+"""protograph evaluate"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protograph.cli.display import ShownProgress, measures_table, reported, show
+from protograph.cli.options import AsJson, Device, Root, find_device, load_plugins
+from protograph.data import open_dataset
+from protograph.errors import InputError, unknown
+from protograph.evaluation import evaluate
+from protograph.runs import Run
+from protograph.training import as_json as measures_as_json
+from protograph.training import load_weights, make_model
+
+
+@reported
+def evaluate_command(
+    run: Annotated[Path, typer.Argument(help="Run folder that `protograph train` made.")],
+    root: Root = None,
+    shots: Annotated[int | None, typer.Option(help="Examples of each novel class. [default: as trained]")] = None,
+    ways: Annotated[int | None, typer.Option(help="Novel classes of an episode. [default: as trained]")] = None,
+    queries: Annotated[int | None, typer.Option(help="Queries of each novel class. [default: as trained]")] = None,
+    episodes: Annotated[int, typer.Option(help="How many episodes, always the same ones.", min=1)] = 600,
+    split: Annotated[str, typer.Option(help="test or validation.")] = "test",
+    epoch: Annotated[str, typer.Option(help="Weights of the best or the last epoch.")] = "best",
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure a trained run: six accuracies with 95 % intervals over fixed episodes."""
+    for kind, value, known in (("split", split, ("test", "validation")), ("epoch", epoch, ("best", "last"))):
+        if value not in known:
+            raise unknown(kind, value, known)
+    opened = Run.open(run)
+    config = opened.config
+    load_plugins(config.plugins)
+    progress = ShownProgress(quiet=as_json)
+    data = open_dataset(config.dataset, root, progress)
+    if data.fingerprint != config.fingerprint:
+        raise InputError(
+            f"{run} was trained on another version of {config.dataset} "
+            f"({config.fingerprint}, here {data.fingerprint}): train again"
+        )
+    model = make_model(config, data)
+    load_weights(model, opened.weights(epoch), opened)
+    measures = measures_as_json(
+        evaluate(
+            model.to(find_device(device)),
+            data,
+            split,
+            shots or config.shots,
+            ways or config.recipe.ways,
+            queries or config.recipe.test_queries,
+            episodes,
+            progress=progress,
+        )
+    )
+    result = {"run": str(run), "split": split, "episodes": episodes, "epoch": epoch, "measures": measures}
+    title = f"{config.dataset}, {shots or config.shots}-shot, {episodes} {split} episodes, {epoch} epoch"
+    show(result, measures_table({config.variant: measures}, title), as_json)

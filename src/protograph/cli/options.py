@@ -1,0 +1,43 @@
+"""Options that several verbs share: the same words everywhere."""
+
+import runpy
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from protograph.errors import InputError
+from protograph.training import best_device
+
+Root = Annotated[
+    Path | None,
+    typer.Option(help="Where the dataset's files are (or built ones are kept).", envvar="PROTOGRAPH_DATA", show_default=False),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes the GPU if there is one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", help="A Python file that registers own operators or variants; repeatable.", show_default=False),
+]
+
+
+def find_device(name: str) -> torch.device:
+    """A device by the name a user gives."""
+    if name == "auto":
+        return best_device()
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device '{name}' cannot be used here: use auto or cpu") from error
+    return device
+
+
+def load_plugins(paths: list[Path] | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Run the files that register own operators or variants."""
+    for path in paths or ():
+        if not Path(path).is_file():
+            raise InputError(f"no plugin file at {path}")
+        runpy.run_path(str(path))
+    return tuple(str(path) for path in paths or ())

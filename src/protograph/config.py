@@ -1,0 +1,157 @@
+"""How a run is configured: frozen, complete, and the same words everywhere."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from protograph.episodes import QueryScheme
+from protograph.errors import InputError, unknown
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained and selected.
+
+    epochs, steps, episodes:   epochs of so many steps of so many episodes
+    ways:                      novel classes of an episode, in training and evaluation
+    novel_queries:             training queries of each novel class
+    seen_queries:              of all seen classes together (scheme "total") or of each (scheme "per-class")
+    rate, drops:               learning rate, and (epoch, rate) pairs from which epoch on another one holds
+    anneal:                    instead of drops, follow a half cosine from `rate` to zero
+    warmup:                    steps over which the rate rises from zero
+    decay_scalars:             whether weight decay also pulls on temperatures, scales, biases and norms
+    temperature:               where the cosine classifier's temperature starts
+    patience:                  stop after so many epochs without a better validation H-Mean; 0: never
+    validation_episodes:       fixed episodes that select the epoch
+    test_queries:              queries of each novel class in validation and test episodes
+    """
+
+    name: str
+    epochs: int = 75
+    steps: int = 1000
+    episodes: int = 8
+    ways: int = 5
+    novel_queries: int = 3
+    seen_queries: int = 15
+    scheme: QueryScheme = "total"
+    rate: float = 0.1
+    drops: tuple[tuple[int, float], ...] = ()
+    anneal: bool = False
+    warmup: int = 0
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4
+    decay_scalars: bool = True
+    temperature: float = 10.0
+    patience: int = 0
+    validation_episodes: int = 2000
+    test_queries: int = 15
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "steps", "episodes", "ways", "validation_episodes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"recipe '{self.name}': {name} must be at least 1, not {getattr(self, name)}")
+        if self.rate <= 0:
+            raise InputError(f"recipe '{self.name}': rate must be above 0, not {self.rate}")
+        if self.scheme not in ("total", "per-class"):
+            raise unknown("query scheme", self.scheme, ("total", "per-class"))
+        if self.anneal and self.drops:
+            raise InputError(f"recipe '{self.name}': 'drops' would be ignored with 'anneal': use one of them")
+
+
+PAPER = Recipe("paper", drops=((20, 0.006), (40, 0.0012), (50, 0.00024), (60, 0.000048)))
+DEMO = replace(PAPER, name="demo", epochs=10, steps=70, drops=(), anneal=True, warmup=20, validation_episodes=100)
+RECIPES = {recipe.name: recipe for recipe in (PAPER, DEMO)}
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name."""
+    if name not in RECIPES:
+        raise unknown("recipe", name, RECIPES)
+    return RECIPES[name]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run's numbers: two runs with the same configuration end alike."""
+
+    dataset: str
+    variant: str
+    shots: int
+    seed: int
+    backbone: str
+    relations: tuple[str, ...]
+    recipe: Recipe
+    fingerprint: str = ""
+    plugins: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        values: dict[str, Any] = _plain(asdict(self))
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """From what `to_dict` gave."""
+        recipe = typed(Recipe("unnamed"), values["recipe"], "recipe")
+        rest = {name: value for name, value in values.items() if name != "recipe"}
+        return typed(cls("", "", 1, 0, "", (), recipe), rest, "configuration")
+
+
+Config = TypeVar("Config", Recipe, RunConfig)
+
+
+def typed(base: Config, changes: Mapping[str, Any], where: str) -> Config:
+    """A copy of `base` with `changes` (from JSON, TOML or the command line), each checked for name and type."""
+    hints = get_type_hints(type(base))
+    checked = {}
+    for name, value in changes.items():
+        if name not in hints:
+            raise unknown(f"{where} setting", name, hints)
+        checked[name] = _coerced(value, type(getattr(base, name)), f"{where} setting '{name}'")
+    return replace(base, **checked)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A user's configuration file: the options of `train` at the top, changes to the recipe under [recipe]."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"no configuration file at {path}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}") from error
+
+
+def differences(one: RunConfig, other: RunConfig) -> list[str]:
+    """Settings in which two configurations differ, as 'name: this, not that'."""
+    found = []
+    for prefix, left, right in (("", one, other), ("recipe.", one.recipe, other.recipe)):
+        for field in fields(left):
+            ours, theirs = getattr(left, field.name), getattr(right, field.name)
+            if ours != theirs and field.name != "recipe":
+                found.append(f"{prefix}{field.name} is {theirs!r} there, not {ours!r}")
+    return found
+
+
+def _coerced(value: Any, kind: type, what: str) -> Any:
+    if kind is tuple and isinstance(value, list | tuple):
+        return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+    if isinstance(value, str) and kind in (int, float, bool):  # from the command line
+        try:
+            return {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
+        except (KeyError, ValueError):
+            wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+            raise InputError(f"{what} must be {wanted}, not '{value}'") from None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise InputError(f"{what} must be {kind.__name__}, not {value!r}")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

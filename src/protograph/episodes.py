@@ -1,0 +1,214 @@
+"""Which pictures make an episode: pure functions of a specification, a seed and an index. No pictures, no model.
+
+Shapes: E episodes, S seen, N novel, V = S + N, K shots, Q queries; M pictures of a class at the most.
+
+Guarantees, each a property test:
+* support and query pictures of an episode never overlap, and no picture is a query twice;
+* a class acting as novel is not among the episode's seen rows;
+* every picture comes from the pool of its class, and every target is the row of its class;
+* pictures of one class are drawn without replacement; the class of a seen query uniformly with replacement;
+* the same (specification, seed, index) gives the same episode, however many are drawn together.
+"""
+
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from protograph.data.dataset import Pool
+from protograph.errors import InputError
+
+QueryScheme = Literal["total", "per-class"]
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """What an episode holds.
+
+    seen:           the pool of seen classes
+    novel:          the pool novel classes are drawn from; None in training, where N of the seen classes act as novel
+    ways, shots:    N and K; with `fewest_shots` below K, each novel class gets between that many and K examples
+    novel_queries:  queries of each novel class
+    seen_queries:   of all seen classes together (scheme "total") or of each of them (scheme "per-class")
+    """
+
+    seen: Pool
+    novel: Pool | None
+    ways: int
+    shots: int
+    novel_queries: int
+    seen_queries: int
+    scheme: QueryScheme = "total"
+    fewest_shots: int | None = None
+    scarce: bool = field(init=False)  # one class alone could not answer all seen queries
+
+    def __post_init__(self) -> None:
+        source, kind = (self.seen, "seen") if self.novel is None else (self.novel, "novel")
+        if min(self.ways, self.shots, self.novel_queries, self.seen_queries) < 1:
+            raise InputError("ways, shots and queries must be at least 1")
+        if self.ways > len(source) - (self.novel is None):
+            raise InputError(f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways")
+        fewest, needed = int(source.counts.min()), self.shots + self.novel_queries
+        if needed > fewest:
+            class_id = int(source.classes[source.counts.argmin()])
+            raise InputError(
+                f"{self.shots} shots + {self.novel_queries} queries need {needed} pictures of every {kind} class, "
+                f"but class {class_id} has {fewest}: use fewer shots or queries"
+            )
+        fewest = int(self.seen.counts.min())
+        if self.scheme == "per-class" and self.seen_queries > fewest:
+            raise InputError(f"{self.seen_queries} queries of each seen class asked, but one has {fewest} pictures: use fewer")
+        supply = int(self.seen.counts.sort().values[: len(self.seen) - (self.ways if self.novel is None else 0)].sum())
+        if self.scheme == "total" and (self.seen_queries > supply or fewest < 1):
+            raise InputError(f"{self.seen_queries} seen queries asked, but the seen classes have {supply} pictures: use fewer")
+        if self.fewest_shots is not None and not 1 <= self.fewest_shots <= self.shots:
+            raise InputError(f"the fewest shots must lie between 1 and {self.shots}, not {self.fewest_shots}")
+        object.__setattr__(self, "scarce", fewest < self.seen_queries)
+
+    def to(self, device: torch.device) -> "EpisodeSpec":
+        """The same specification with its pools on a device."""
+        return replace(self, seen=self.seen.to(device), novel=None if self.novel is None else self.novel.to(device))
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """E episodes as indices.
+
+    classes: [E, V] class id of every row of the joint label space, the S seen ones first
+    support: [E, N, K] picture indices; where `mask` [E, N, K] is False the place is padding and repeats the first
+    queries: [E, Q] picture indices, seen ones first; `targets` [E, Q] their rows
+    seen:    S
+    """
+
+    classes: Tensor
+    support: Tensor
+    mask: Tensor
+    queries: Tensor
+    targets: Tensor
+    seen: int
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def slice(self, start: int, stop: int) -> "Episodes":
+        """Episodes start .. stop - 1."""
+        return replace(self, **{name: getattr(self, name)[start:stop] for name in _TENSORS})
+
+    def pictures(self) -> Tensor:
+        """Every picture index that occurs, ascending."""
+        occurring: Tensor = torch.unique(torch.cat([self.support.flatten(), self.queries.flatten()]))
+        return occurring
+
+    def among(self, pictures: Tensor) -> "Episodes":
+        """The same episodes, each picture index replaced by its place in `pictures` (ascending)."""
+        support, queries = (torch.searchsorted(pictures, indices) for indices in (self.support, self.queries))
+        return replace(self, support=support, queries=queries)
+
+    def to(self, device: torch.device) -> "Episodes":
+        """The same episodes on a device."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in _TENSORS})
+
+
+_TENSORS = ("classes", "support", "mask", "queries", "targets")
+
+
+def seeded(seed: int, *path: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator of its own for every (seed, path), such as (seed, "train", step)."""
+    digest = blake2b(repr((seed, *path)).encode(), digest_size=8).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+def sample(spec: EpisodeSpec, seed: int, index: int) -> Episodes:
+    """Episode number `index` of a seed, as a batch of one, drawn on the CPU and so equal on every machine."""
+    return draw(spec, 1, seeded(seed, "episode", index))
+
+
+def fixed_episodes(spec: EpisodeSpec, seed: int, count: int) -> Episodes:
+    """Episodes 0 .. count - 1 of a seed: what validation and test are measured on."""
+    drawn = [sample(spec, seed, index) for index in range(count)]
+    together: dict[str, Any] = {name: torch.cat([getattr(episode, name) for episode in drawn]) for name in _TENSORS}
+    return replace(drawn[0], **together)
+
+
+def draw(spec: EpisodeSpec, count: int, generator: torch.Generator) -> Episodes:
+    """`count` episodes at once, on the generator's device (which must be the pools')."""
+    novel_pool = spec.seen if spec.novel is None else spec.novel
+    order = _shuffled(count, len(novel_pool), generator)  # [E, C]
+    novel = order[:, : spec.ways]  # rows of the novel pool
+    if spec.novel is None:
+        seen = order[:, spec.ways :].sort(dim=1).values
+    else:
+        seen = torch.arange(len(spec.seen), device=order.device).expand(count, -1)
+
+    pictures = _pictures(novel_pool, novel, spec.shots + spec.novel_queries, generator)  # [E, N, K + q]
+    support, novel_queries = pictures[..., : spec.shots], pictures[..., spec.shots :]
+    mask = torch.ones_like(support, dtype=torch.bool)
+    if spec.fewest_shots is not None:
+        shots = torch.randint(
+            spec.fewest_shots, spec.shots + 1, (count, spec.ways, 1), generator=generator, device=order.device
+        )
+        mask = torch.arange(spec.shots, device=order.device) < shots
+        support = torch.where(mask, support, support[..., :1])
+
+    if spec.scheme == "total":
+        seen_rows, seen_queries = _uniform_queries(spec, seen, generator)
+    else:
+        seen_queries = _pictures(spec.seen, seen, spec.seen_queries, generator).flatten(1)
+        seen_rows = torch.arange(seen.shape[1], device=seen.device).repeat_interleave(spec.seen_queries).expand(count, -1)
+    novel_rows = seen.shape[1] + torch.arange(spec.ways, device=seen.device).repeat_interleave(spec.novel_queries)
+    return Episodes(
+        classes=torch.cat([spec.seen.classes[seen], novel_pool.classes[novel]], 1),
+        support=support,
+        mask=mask,
+        queries=torch.cat([seen_queries, novel_queries.flatten(1)], 1),
+        targets=torch.cat([seen_rows, novel_rows.expand(count, -1)], 1),
+        seen=seen.shape[1],
+    )
+
+
+def _shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """Random orders [count, size] of 0 .. size - 1."""
+    keys = torch.rand(count, size, generator=generator, device=generator.device)
+    return keys.argsort(dim=1, stable=True)
+
+
+def _pictures(pool: Pool, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` different pictures [..., count] of each of the pool's `rows` [...]."""
+    keys = torch.rand(*rows.shape, pool.pictures.shape[1], generator=generator, device=rows.device)
+    keys = keys.masked_fill(pool.pictures[rows] < 0, 2.0)  # padding sorts behind every picture
+    chosen = keys.argsort(dim=-1, stable=True)[..., :count]
+    return pool.pictures[rows].gather(-1, chosen)
+
+
+def _uniform_queries(spec: EpisodeSpec, seen: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows and pictures [E, q] of seen queries: the class uniformly with replacement, pictures without.
+
+    The second query of a class takes the second picture of the same random order, and so on, so that one random order per
+    query suffices whatever the number of seen classes. A class that is drawn more often than it has pictures gives the
+    surplus to the next class that is not yet exhausted.
+    """
+    count, queries = len(seen), spec.seen_queries
+    rows = torch.randint(0, seen.shape[1], (count, queries), generator=generator, device=seen.device)
+    if spec.scarce:
+        rows = _within_supply(rows, spec.seen.counts[seen])
+    same = rows[:, :, None] == rows[:, None, :]  # [E, q, q]
+    first = same.int().argmax(dim=2)  # the first query of the same class
+    rank = same.tril(-1).sum(dim=2)  # how many before this one
+    pool_rows = seen.gather(1, rows)
+    orders = _pictures(spec.seen, pool_rows, spec.seen.pictures.shape[1], generator)  # [E, q, M]
+    picked = orders.gather(1, first[:, :, None].expand_as(orders)).gather(2, rank[:, :, None])[:, :, 0]
+    return rows, picked
+
+
+def _within_supply(rows: Tensor, supply: Tensor) -> Tensor:
+    """Move queries [E, q] of classes drawn more often than they have pictures (`supply` [E, S]) to the next class with some."""
+    moved, left = rows.tolist(), supply.tolist()
+    for drawn, remaining in zip(moved, left, strict=True):
+        for query, row in enumerate(drawn):
+            while remaining[row] == 0:
+                row = (row + 1) % len(remaining)
+            remaining[row] -= 1
+            drawn[query] = row
+    return torch.tensor(moved, device=rows.device)

@@ -1,0 +1,141 @@
+"""Logits -> the six measures: per-episode numbers, means and intervals.
+
+Shapes: E episodes, S seen, V = S + N, Q queries, D features.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from protograph.data.dataset import Dataset
+from protograph.data.store import ImageStore
+from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes
+from protograph.nn.model import GraphPrototypeNetwork
+from protograph.progress import Progress, Silent
+
+MEASURES = {
+    "seen_seen": "Seen-Seen",
+    "novel_novel": "Novel-Novel",
+    "joint_joint": "Joint-Joint",
+    "seen_joint": "Seen-Joint",
+    "novel_joint": "Novel-Joint",
+    "h_mean": "H-Mean",
+}
+EVALUATION_SEED = 20_200_907  # the same test episodes for every model, everywhere
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A mean over episodes with its 95 % interval, in per cent."""
+
+    mean: float
+    ci95: float
+
+    @classmethod
+    def of(cls, values: Tensor) -> "Measure":
+        """From one number per episode, 0 to 1: the interval is 1.96 std / sqrt(E)."""
+        percent = 100 * values.double()
+        spread = percent.std(correction=0).item()
+        return cls(percent.mean().item(), 1.96 * spread / len(values) ** 0.5)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.ci95:.2f}"
+
+
+Measures = dict[str, Measure]
+
+
+def episode_measures(logits: Tensor, targets: Tensor, seen: int) -> dict[str, Tensor]:
+    """The six measures of every episode [E] as fractions, all read off joint logits [E, Q, V].
+
+    Seen-Seen and Novel-Novel look only at the columns of those classes. H-Mean is the episode's own harmonic mean of
+    Seen-Joint and Novel-Joint; where both are 0 it is 0.
+    """
+    is_seen = targets < seen
+    joint = logits.argmax(-1) == targets
+    within_seen = logits[..., :seen].argmax(-1) == targets
+    within_novel = logits[..., seen:].argmax(-1) + seen == targets
+
+    def share(right: Tensor, among: Tensor) -> Tensor:
+        return (right & among).sum(-1) / among.sum(-1)
+
+    seen_joint, novel_joint = share(joint, is_seen), share(joint, ~is_seen)
+    both = seen_joint + novel_joint
+    return {
+        "seen_seen": share(within_seen, is_seen),
+        "novel_novel": share(within_novel, ~is_seen),
+        "joint_joint": joint.float().mean(-1),
+        "seen_joint": seen_joint,
+        "novel_joint": novel_joint,
+        "h_mean": 2 * seen_joint * novel_joint / both.masked_fill(both == 0, 1),
+    }
+
+
+def summarise(per_episode: dict[str, Tensor]) -> Measures:
+    """Means and intervals of per-episode measures."""
+    return {name: Measure.of(per_episode[name]) for name in MEASURES}
+
+
+def evaluation_spec(
+    dataset: Dataset, split: str, ways: int, shots: int, queries: int, fewest_shots: int | None = None
+) -> EpisodeSpec:
+    """Episodes of a held-out split: all seen classes and `ways` novel ones, as many seen queries as novel ones."""
+    seen, novel = dataset.held_out(split)
+    return EpisodeSpec(seen, novel, ways, shots, queries, ways * queries, fewest_shots=fewest_shots)
+
+
+@torch.inference_mode()
+def extract(
+    model: GraphPrototypeNetwork, store: ImageStore, pictures: Tensor, progress: Progress | None = None, batch: int = 512
+) -> Tensor:
+    """Features [n, D] of `pictures` [n], computed once: in evaluation mode they do not depend on the episode."""
+    model.eval()
+    parts = []
+    with (progress or Silent()).task("extract features", len(pictures), "pictures") as advance:
+        for part in torch.split(pictures, batch):
+            parts.append(model.embed(store.gather(part)))
+            advance(len(part))
+    return torch.cat(parts)
+
+
+@torch.inference_mode()
+def run_episodes(model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6) -> dict[str, Tensor]:
+    """Per-episode measures on cached features [n, D], which the episodes index, many episodes at a time.
+
+    `memory` bounds the numbers of the largest tensor of a batch of episodes.
+    """
+    model.eval()
+    rows = episodes.classes.shape[1]
+    largest = max(rows * rows, (rows + episodes.queries.shape[1]) * features.shape[1])
+    step = max(1, int(memory / largest))
+    parts = []
+    for start in range(0, len(episodes), step):
+        part = episodes.slice(start, start + step).to(features.device)
+        logits = model(features[part.support], part.mask, features[part.queries], part.classes, part.seen)
+        parts.append(episode_measures(logits, part.targets, part.seen))
+    return {name: torch.cat([part[name] for part in parts]).cpu() for name in MEASURES}
+
+
+def measure(model: GraphPrototypeNetwork, store: ImageStore, episodes: Episodes, progress: Progress | None = None) -> Measures:
+    """The six measures of a model on given episodes; the store lies on the model's device."""
+    pictures = episodes.pictures()
+    features = extract(model, store, pictures.to(store.pixels.device), progress)
+    return summarise(run_episodes(model, features, episodes.among(pictures)))
+
+
+def evaluate(
+    model: GraphPrototypeNetwork,
+    dataset: Dataset,
+    split: str = "test",
+    shots: int = 1,
+    ways: int = 5,
+    queries: int = 15,
+    episodes: int = 600,
+    seed: int = EVALUATION_SEED,
+    progress: Progress | None = None,
+) -> Measures:
+    """The six measures of a model on fixed episodes of a held-out split."""
+    drawn = fixed_episodes(evaluation_spec(dataset, split, ways, shots, queries), seed, episodes)
+    store = dataset.store.to(next(model.parameters()).device)
+    return measure(model, store, drawn, progress)

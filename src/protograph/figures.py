@@ -1,0 +1,192 @@
+"""Pictures of a run: learning curves, one test episode, the operator of that episode."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import torch
+from torch import Tensor
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from protograph.config import RunConfig
+from protograph.data import Dataset
+from protograph.episodes import Episodes, sample
+from protograph.evaluation import EVALUATION_SEED, evaluation_spec, extract
+from protograph.nn.model import GraphPrototypeNetwork
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers, and in grey
+RIGHT, WRONG = "#009e73", "#d55e00"
+
+
+def draw_curves(histories: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
+    """Training loss and validation H-Mean by epoch, one line per run."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for (name, history), colour in zip(histories.items(), COLOURS * len(histories), strict=False):
+        epochs = [epoch["epoch"] for epoch in history]
+        left.plot(epochs, [epoch["loss"] for epoch in history], color=colour, marker="o", markersize=3, label=name)
+        means = torch.tensor([epoch["validation"]["h_mean"]["mean"] for epoch in history])
+        spread = torch.tensor([epoch["validation"]["h_mean"]["ci95"] for epoch in history])
+        right.plot(epochs, means, color=colour, marker="o", markersize=3, label=name)
+        right.fill_between(epochs, means - spread, means + spread, color=colour, alpha=0.2, linewidth=0)
+    left.set(xlabel="epoch", ylabel="training loss")
+    right.set(xlabel="epoch", ylabel="validation H-Mean [%]")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    right.legend(frameon=False)
+    _save(figure, path)
+
+
+@torch.inference_mode()
+def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, queries: int = 6) -> None:
+    """One test episode: the examples of each novel class, and queries with the answers they got in the joint label space."""
+    episode, logits = _test_episode(model, dataset, config)
+    answers, targets = logits[0].argmax(-1), episode.targets[0]
+    rows = list(range(episode.seen, episode.classes.shape[1]))
+    per_class = len(targets) // 2 // len(rows)
+    seen_queries = torch.arange(len(rows) * queries).view(len(rows), queries)
+    shots = episode.support.shape[2]
+    columns = shots + 2 * queries + 2  # a gap before each group of queries
+    figure, grid = plt.subplots(len(rows), columns, figsize=(0.62 * columns, 0.92 * len(rows) + 0.7), layout="constrained")
+    for axes in grid.flat:
+        axes.axis("off")
+    for line, row in enumerate(rows):
+        first = len(targets) // 2 + line * per_class
+        for shot in range(shots):
+            _show(grid[line, shot], dataset, int(episode.support[0, line, shot]), _name(dataset, episode, row), "black")
+        novel = range(first, first + min(queries, per_class))
+        for group, chosen in enumerate((novel, seen_queries[line].tolist())):
+            for place, query in enumerate(chosen):
+                right = bool(answers[query] == targets[query])
+                truth, answer = _name(dataset, episode, int(targets[query])), _name(dataset, episode, int(answers[query]))
+                axes = grid[line, shots + 1 + group * (queries + 1) + place]
+                _show(
+                    axes,
+                    dataset,
+                    int(episode.queries[0, query]),
+                    truth if right else f"{truth}→{answer}",
+                    RIGHT if right else WRONG,
+                )
+    right_share = (answers == targets).float().mean()
+    figure.suptitle(
+        f"{config.variant}, {config.shots}-shot, one test episode among {len(episode.classes[0])} classes: "
+        f"examples of the novel classes | queries of them | queries of seen classes\ngreen: right, orange: true→answered "
+        f"({100 * right_share:.0f} % of all {len(targets)} right)",
+        fontsize=8,
+    )
+    _save(figure, path)
+
+
+@torch.inference_mode()
+def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, strongest: int = 10) -> bool:
+    """The learned operator of one test episode: the whole matrix, and what the novel classes take from which classes.
+
+    False, and no picture, where the variant has no operator between classes.
+    """
+    episode, _ = _test_episode(model, dataset, config)
+    context = _context(model, dataset, episode)
+    labels = [label for operator in model.operators for label in operator.labels]  # type: ignore[union-attr]
+    classes = episode.classes.shape[1]
+    related = [
+        (label, weights.dense(classes).cpu())
+        for label, weights in zip(labels, model.weights(context), strict=True)
+        if not label.startswith("identity")
+    ]
+    if not related:
+        return False
+    label = related[0][0].split("-")[0]
+    matrix = sum(
+        (weights.reshape(-1, classes, classes)[0] for name, weights in related if name.split("-")[0] == label), torch.zeros(())
+    )
+    assert isinstance(matrix, Tensor)
+    order = _side_by_side(matrix, episode.seen)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", width_ratios=(1, 1.15))
+    ordered = matrix[order][:, order]
+    off_diagonal = ordered[~torch.eye(classes, dtype=torch.bool)]
+    image = left.imshow(ordered, cmap="viridis", vmin=0, vmax=float(off_diagonal.quantile(0.995)), interpolation="nearest")
+    for line in (episode.seen - 0.5,):
+        left.axhline(line, color="white", linewidth=0.8)
+        left.axvline(line, color="white", linewidth=0.8)
+    middle, end = episode.seen / 2, episode.seen + (classes - episode.seen) / 2
+    left.set_xticks([middle, end], [f"{episode.seen} seen", "novel"])
+    left.set_yticks([middle, end], ["seen", "novel"], rotation=90, va="center")
+    left.set_title(f"operator '{label}', similar classes side by side (large values clipped)", fontsize=9)
+    figure.colorbar(image, ax=left, shrink=0.8)
+    _draw_strongest(right, matrix, episode, dataset, strongest)
+    _save(figure, path)
+    return True
+
+
+def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Dataset, strongest: int) -> None:
+    novel = matrix[episode.seen :]
+    count = min(strongest, matrix.shape[1])
+    values, columns = novel.topk(count, dim=1)
+    axes.imshow(values, cmap="viridis", vmin=0, aspect="auto")
+    for row in range(len(novel)):
+        for place in range(count):
+            dark = values[row, place] > 0.6 * values.max()
+            text = f"{_name(dataset, episode, int(columns[row, place]))}\n{100 * values[row, place]:.0f} %"
+            axes.text(place, row, text, ha="center", va="center", fontsize=8, color="black" if dark else "white")
+    names = [_name(dataset, episode, episode.seen + row) for row in range(len(novel))]
+    axes.set_yticks(range(len(novel)), names, fontsize=12)
+    axes.set_xticks([])
+    axes.set_title(f"what each novel class takes from its {count} strongest relations", fontsize=9)
+
+
+def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, folder: Path) -> list[Path]:
+    """All pictures of a finished run, into its folder."""
+    history = [json.loads(line) for line in (folder / "epochs.jsonl").read_text(encoding="utf-8").splitlines()]
+    drawn = [folder / "curves.png", folder / "episode.png"]
+    draw_curves({config.variant: history}, drawn[0])
+    draw_episode(model, dataset, config, drawn[1])
+    if draw_operator(model, dataset, config, folder / "operator.png"):
+        drawn.append(folder / "operator.png")
+    return drawn
+
+
+def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig) -> tuple[Episodes, Tensor]:
+    """The first test episode and its logits [1, Q, V]."""
+    spec = evaluation_spec(dataset, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
+    episode = sample(spec, EVALUATION_SEED, 0)
+    device = next(model.parameters()).device
+    context = _context(model, dataset, episode)
+    queries = extract(model, dataset.store.to(device), episode.queries.flatten().to(device))[None]
+    return episode, model.classifier(queries, model.joint_prototypes(context)).cpu()
+
+
+def _context(model: GraphPrototypeNetwork, dataset: Dataset, episode: Episodes) -> Any:
+    device = next(model.parameters()).device
+    support = extract(model, dataset.store.to(device), episode.support.flatten().to(device)).view(*episode.support.shape, -1)
+    return model.context(support, episode.mask.to(device), episode.classes.to(device), episode.seen)
+
+
+def _side_by_side(matrix: Tensor, seen: int) -> Tensor:
+    """An order that puts similar seen classes next to each other: by the second eigenvector of their graph, novel ones last."""
+    block = matrix[:seen, :seen]
+    block = (block + block.T) / 2
+    scale = block.sum(1).clamp_min(1e-9).rsqrt()
+    _, vectors = torch.linalg.eigh(scale[:, None] * block * scale)
+    order = vectors[:, -2].argsort() if seen > 1 else torch.arange(seen)
+    return torch.cat([order, torch.arange(seen, len(matrix))])
+
+
+def _show(axes: Axes, dataset: Dataset, picture: int, title: str, colour: str) -> None:
+    pixels = dataset.store.pixels[picture].cpu()
+    axes.imshow(pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0), cmap="gray", vmin=0, vmax=255)
+    axes.set_title(title, fontsize=8, color=colour, pad=2)
+
+
+def _name(dataset: Dataset, episode: Episodes, row: int) -> str:
+    return dataset.classes[int(episode.classes[0, row])]
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

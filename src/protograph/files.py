@@ -1,0 +1,69 @@
+"""Files that are whole or absent: atomic writes, and the user's cache folder."""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def cache_folder() -> Path:
+    """Where built datasets are kept: `PROTOGRAPH_CACHE`, or the system's place for caches."""
+    if chosen := os.environ.get("PROTOGRAPH_CACHE"):
+        return Path(chosen)
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "protograph"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`; after a crash or a full disk the old file is still there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes private files; a run is for sharing
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, atomically."""
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def build_folder(path: Path, build: Callable[[Path], None]) -> None:
+    """Let `build` fill a new folder and put it at `path` once it is complete.
+
+    Two processes may build the same folder: the first to finish wins, and both find it complete.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        build(scratch)
+        os.chmod(scratch, 0o777 & ~_umask())
+        try:
+            os.rename(scratch, path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,117 @@
+"""Pictures [n, C, H, W] -> features [n, D]."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from protograph.errors import unknown
+
+
+class Conv4(nn.Module):
+    r"""Four blocks of 3x3 convolution, batch norm, ReLU and 2x2 max-pooling, flattened.
+
+    84 px become 5 x 5, so the widths 64-64-128-128 give D = 128 * 5 * 5 = 3200. Cosine models drop the last block's ReLU
+    (its pooling stays); Prototypical Networks keep it.
+
+    Args:
+        widths: channels of the four blocks
+        channels: channels of the pictures
+        last_relu: whether the last block has its ReLU
+
+    """
+
+    def __init__(self, widths: tuple[int, int, int, int], channels: int = 3, last_relu: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential()
+        for position, width in enumerate(widths):
+            conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+            nn.init.normal_(conv.weight, std=math.sqrt(2 / (9 * width)))
+            relu = nn.ReLU() if last_relu or position < len(widths) - 1 else nn.Identity()
+            self.blocks.append(nn.Sequential(conv, nn.BatchNorm2d(width), relu, nn.MaxPool2d(2)))
+            channels = width
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """[n, C, H, W] -> [n, D]."""
+        features: Tensor = self.blocks(pictures)
+        return features.flatten(1)
+
+
+class ResNet12(nn.Module):
+    """The usual residual net of few-shot learning: four blocks of three convolutions, 64-160-320-640, average-pooled to 640."""
+
+    def __init__(self, channels: int = 3, last_relu: bool = True) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential()
+        for width in (64, 160, 320, 640):
+            self.blocks.append(ResidualBlock(channels, width, relu=last_relu or width < 640))
+            channels = width
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """[n, C, H, W] -> [n, 640]."""
+        features: Tensor = self.blocks(pictures)
+        return features.mean(dim=(2, 3))
+
+
+class ResidualBlock(nn.Module):
+    """Three 3x3 convolutions beside a 1x1 one, added, then LeakyReLU (unless `relu` is False) and 2x2 max-pooling."""
+
+    def __init__(self, channels: int, width: int, relu: bool = True) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for position in range(3):
+            layers += [nn.Conv2d(channels if position == 0 else width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)]
+            if position < 2:
+                layers.append(nn.LeakyReLU(0.1))
+        self.path = nn.Sequential(*layers)
+        self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width))
+        self.activation = nn.LeakyReLU(0.1) if relu else nn.Identity()
+        self.pool = nn.MaxPool2d(2)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu", a=0.1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[n, C, H, W] -> [n, width, H // 2, W // 2]."""
+        pooled: Tensor = self.pool(self.activation(self.path(inputs) + self.shortcut(inputs)))
+        return pooled
+
+
+class Flatten(nn.Module):
+    """The identity, for features computed elsewhere: [n, ...] -> [n, D]."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Flatten all but the first dimension."""
+        return features.flatten(1)
+
+
+Backbone = Callable[[int, bool], nn.Module]  # (channels, last_relu) -> pictures [n, C, H, W] to features [n, D]
+
+BACKBONES: dict[str, Backbone] = {
+    "conv4-64-128": lambda channels, last_relu: Conv4((64, 64, 128, 128), channels, last_relu),
+    "conv4-128": lambda channels, last_relu: Conv4((128, 128, 128, 128), channels, last_relu),
+    "conv4-64": lambda channels, last_relu: Conv4((64, 64, 64, 64), channels, last_relu),
+    "conv4-32": lambda channels, last_relu: Conv4((32, 32, 32, 32), channels, last_relu),
+    "resnet12": lambda channels, last_relu: ResNet12(channels, last_relu),
+    "identity": lambda channels, last_relu: Flatten(),
+}
+
+
+def build_backbone(name: str, channels: int, last_relu: bool) -> nn.Module:
+    """A backbone by its name."""
+    if name not in BACKBONES:
+        raise unknown("backbone", name, BACKBONES)
+    return BACKBONES[name](channels, last_relu)
+
+
+def feature_count(backbone: nn.Module, picture_shape: tuple[int, ...]) -> int:
+    """D of a backbone for pictures of this shape, found by passing one through."""
+    training = backbone.training
+    backbone.eval()
+    with torch.no_grad():
+        features: Tensor = backbone(torch.zeros(1, *picture_shape))
+    backbone.train(training)
+    if features.ndim != 2:
+        raise ValueError(f"a backbone must answer features [n, D], not {tuple(features.shape)}")
+    return features.shape[1]

@@ -1,0 +1,28 @@
+"""Features and prototypes -> logits."""
+
+import torch
+from torch import Tensor, nn
+
+
+def normalise(rows: Tensor) -> Tensor:
+    r"""Unit length along the last dimension: :math:`\bar x = x / \|x\|`. A row of zeros stays zero, with gradient zero."""
+    squares = rows.square().sum(-1, keepdim=True)
+    zero = squares < torch.finfo(rows.dtype).tiny
+    return rows * squares.masked_fill(zero, 1).rsqrt().masked_fill(zero, 0)
+
+
+class CosineClassifier(nn.Module):
+    r"""Logits :math:`\tau \cos(z, c'_n)` with a learnable temperature.
+
+    Args:
+        temperature: where :math:`\tau` starts
+
+    """
+
+    def __init__(self, temperature: float = 10.0) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(temperature))
+
+    def forward(self, queries: Tensor, prototypes: Tensor) -> Tensor:
+        """Queries [E, Q, D] and prototypes [E, V, D] -> logits [E, Q, V]."""
+        return self.temperature * (normalise(queries) @ normalise(prototypes).mT)

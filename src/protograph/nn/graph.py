@@ -1,0 +1,92 @@
+"""The graph block: joint prototypes in, updated joint prototypes out."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from protograph.nn.classify import normalise
+from protograph.nn.operators import Weights
+
+Theta = Literal["diagonal", "full", "identity"]
+
+
+class GraphLayer(nn.Module):
+    r"""One graph convolution over class prototypes,
+
+    .. math:: \tilde g(C) = \rho\Big(\sum_{B \in \mathcal A} s_B \, \overline{B \, \bar C \, \theta_B}\Big).
+
+    The order is: normalise the rows of C; multiply by B; times theta; normalise rows; times s; sum; rho. Rows that an
+    operator leaves at zero stay zero.
+
+    Args:
+        labels: one name per operator
+        features: D
+        theta: a learnable diagonal (from ones), a full D x D matrix (from the identity), or the fixed identity
+        fixed: operators whose theta is the fixed identity whatever `theta` says
+        scales: whether :math:`s_B` (from 1) is learned; without, it is 1
+        normalise_inputs: the bar over C
+        normalise_outputs: the bar over each operator's product
+        relu: rho is a ReLU; otherwise the identity
+
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        features: int,
+        theta: Theta = "diagonal",
+        fixed: Sequence[str] = (),
+        scales: bool = True,
+        normalise_inputs: bool = True,
+        normalise_outputs: bool = True,
+        relu: bool = False,
+    ) -> None:
+        super().__init__()
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"operators need different labels, not {tuple(labels)}")
+        if unknown := set(fixed) - set(labels):
+            raise ValueError(f"no operator is called {', '.join(sorted(unknown))}: there are {', '.join(labels)}")
+        self.labels = tuple(labels)
+        learned = [label for label in labels if theta != "identity" and label not in fixed]
+        start = torch.eye(features) if theta == "full" else torch.ones(features)
+        self.thetas = nn.ParameterDict({label: nn.Parameter(start.clone()) for label in learned})
+        self.scales = nn.Parameter(torch.ones(len(labels)), requires_grad=scales)
+        self.normalise_inputs, self.normalise_outputs, self.relu = normalise_inputs, normalise_outputs, relu
+
+    def forward(self, prototypes: Tensor, operators: Sequence[Weights]) -> Tensor:
+        """Prototypes [E, V, D] and one `Weights` per label -> [E, V, D]."""
+        inputs = normalise(prototypes) if self.normalise_inputs else prototypes
+        total = torch.zeros_like(inputs)
+        for label, weights, scale in zip(self.labels, operators, self.scales, strict=True):
+            product = weights.times(inputs)
+            if label in self.thetas:
+                theta = self.thetas[label]
+                product = product @ theta if theta.ndim == 2 else product * theta
+            if self.normalise_outputs:
+                product = normalise(product)
+            total[:, weights.rows] += scale * product
+        return total.relu() if self.relu else total
+
+
+class GraphBlock(nn.Module):
+    r"""L graph layers, :math:`C' = \tilde g^L(\ldots \tilde g^1(C))`, with a ReLU between layers and none after the last.
+
+    The operators are computed once, from the initial prototypes, and serve every layer.
+    """
+
+    def __init__(self, labels: Sequence[str], features: int, layers: int = 1, **options: object) -> None:
+        super().__init__()
+        if layers < 1:
+            raise ValueError(f"a graph block needs at least one layer, not {layers}")
+        self.layers = nn.ModuleList(
+            GraphLayer(labels, features, relu=layer < layers - 1, **options)  # type: ignore[arg-type]
+            for layer in range(layers)
+        )
+
+    def forward(self, prototypes: Tensor, operators: Sequence[Weights]) -> Tensor:
+        """Initial prototypes [E, V, D] -> updated ones."""
+        for layer in self.layers:
+            prototypes = layer(prototypes, operators)
+        return prototypes

@@ -1,0 +1,84 @@
+"""The whole framework: features and learned seen prototypes -> joint logits.
+
+Shapes: E episodes, S seen, N novel, V = S + N, K shots, Q queries, D features; T training classes.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from protograph.nn.classify import CosineClassifier, normalise
+from protograph.nn.graph import GraphBlock
+from protograph.nn.operators import Context, Operator, Weights
+
+
+class GraphPrototypeNetwork(nn.Module):
+    r"""Graph convolution over class prototypes and one joint cosine classifier.
+
+    Seen prototypes are learned; a novel one starts as the mean of its normalised support features,
+    :math:`c_n = \frac 1 K \sum_i \bar z_{n,i}`; the graph block updates all of them jointly.
+
+    Args:
+        backbone: pictures [n, C, H, W] -> features [n, D]
+        seen: T, the number of training classes
+        features: D
+        operators: the set :math:`\mathcal A`
+        graph: the block that applies them, built for the operators' labels
+        classifier: queries [E, Q, D] and prototypes [E, V, D] -> logits [E, Q, V]
+        normalise_support: whether support features are normalised before they are averaged
+
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        seen: int,
+        features: int,
+        operators: Sequence[Operator],
+        graph: GraphBlock,
+        classifier: nn.Module | None = None,
+        normalise_support: bool = True,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.prototypes = nn.Parameter(torch.randn(seen, features) * math.sqrt(2 / features))
+        self.operators = nn.ModuleList(operators)
+        self.graph = graph
+        self.classifier = classifier or CosineClassifier()
+        self.normalise_support = normalise_support
+
+    def embed(self, pictures: Tensor) -> Tensor:
+        """Features [..., D] of pictures [..., C, H, W], all in one pass of the backbone."""
+        features: Tensor = self.backbone(pictures.flatten(0, -4))
+        return features.view(*pictures.shape[:-3], -1)
+
+    def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int) -> Context:
+        """The initial joint prototypes of episodes and what they came from.
+
+        support [E, N, K, D] with mask [E, N, K]; classes [E, V], the first `seen` of them the seen ones.
+        """
+        shots = normalise(support) if self.normalise_support else support
+        weight = mask[..., None].to(shots.dtype)
+        novel = (shots * weight).sum(2) / weight.sum(2)
+        prototypes = torch.cat([self.prototypes[classes[:, :seen]], novel], 1)
+        return Context(prototypes, support, mask, classes, seen)
+
+    def weights(self, context: Context) -> list[Weights]:
+        """What all operators answer, in the order of the graph block's labels."""
+        answers: list[Weights] = []
+        for operator in self.operators:
+            assert isinstance(operator, Operator)
+            answers += operator.weights(context)
+        return answers
+
+    def joint_prototypes(self, context: Context) -> Tensor:
+        """Updated prototypes [E, V, D]."""
+        updated: Tensor = self.graph(context.prototypes, self.weights(context))
+        return updated
+
+    def forward(self, support: Tensor, mask: Tensor, queries: Tensor, classes: Tensor, seen: int) -> Tensor:
+        """Features of support [E, N, K, D] and queries [E, Q, D] -> joint logits [E, Q, V]."""
+        logits: Tensor = self.classifier(queries, self.joint_prototypes(self.context(support, mask, classes, seen)))
+        return logits

@@ -1,0 +1,140 @@
+"""The folder one training leaves behind.
+
+    config.json              the configuration as it was resolved
+    environment.json         versions and machine
+    epochs.jsonl             one line per epoch
+    checkpoint.safetensors   last weights, best weights, optimiser, progress: all that a resume needs
+    measures.json            the final measures, written last
+
+Each file is whole or absent. The checkpoint is the one source of truth: a killed run goes on from it.
+"""
+
+import hashlib
+import json
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from protograph.config import RunConfig, differences
+from protograph.errors import InputError
+from protograph.files import write_atomically, write_json
+
+
+@dataclass
+class Checkpoint:
+    """Where a training stands: tensors by name, and plain values."""
+
+    tensors: dict[str, Tensor]
+    step: int = 0
+    best_epoch: int = 0
+    best_h_mean: float = -1.0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """Tensors whose names start with `prefix`, without it."""
+        return {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
+
+
+class Run:
+    """A run folder, opened for training or reading."""
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        self.folder, self.config = folder, config
+
+    @classmethod
+    def claim(cls, folder: Path, config: RunConfig) -> "Run":
+        """The folder for this configuration: new, or one that the same configuration began."""
+        if (folder / "config.json").exists():
+            found = cls.open(folder)
+            if different := differences(config, found.config):
+                raise InputError(
+                    f"{folder} was made with another configuration ({'; '.join(different)}): choose another --out, "
+                    "or remove the folder"
+                )
+            return found
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists and is not a run folder: choose another --out")
+        run = cls(folder, config)
+        write_json(folder / "environment.json", environment())
+        write_json(folder / "config.json", config.to_dict())
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """A folder that some training made."""
+        try:
+            return cls(folder, RunConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InputError(f"{folder} is not a run folder: it has no config.json") from error
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise InputError(f"{folder / 'config.json'} is damaged ({error}): train again into another --out") from error
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint, then bring epochs.jsonl up to it."""
+        values = {name: value for name, value in vars(checkpoint).items() if name != "tensors"}
+        tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
+        metadata = {"progress": json.dumps(values), "digest": _digest(tensors)}
+        write_atomically(self.folder / "checkpoint.safetensors", save(tensors, metadata))
+        lines = "".join(json.dumps(epoch) + "\n" for epoch in checkpoint.history)
+        write_atomically(self.folder / "epochs.jsonl", lines.encode())
+
+    def load(self) -> Checkpoint | None:
+        """The checkpoint, or None before the first; a damaged one is refused."""
+        path = self.folder / "checkpoint.safetensors"
+        if not path.exists():
+            return None
+        content = path.read_bytes()
+        try:
+            tensors = load(content)
+            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+            values = json.loads(header["progress"])
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise InputError(f"{path} is damaged ({error}): remove the folder and train again") from error
+        if header["digest"] != _digest(tensors):
+            raise InputError(f"{path} is damaged (its contents do not match their checksum): remove the folder and train again")
+        return Checkpoint(tensors, **values)
+
+    def weights(self, which: str) -> dict[str, Tensor]:
+        """The `best` or `last` weights."""
+        checkpoint = self.load()
+        if checkpoint is None:
+            raise InputError(f"{self.folder} has no checkpoint yet: train it first")
+        found = checkpoint.part(f"{which}.")
+        if not found:
+            raise InputError(f"{self.folder} has no {which} weights yet: let it finish an epoch")
+        return found
+
+    @property
+    def measures(self) -> dict[str, Any] | None:
+        """What measures.json says, once the run is complete."""
+        path = self.folder / "measures.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware that numbers may depend on."""
+    import protograph
+
+    return {
+        "protograph": protograph.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

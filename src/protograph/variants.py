@@ -1,0 +1,226 @@
+"""Every model by name: the operator set and the switches that make it.
+
+A variant is data. To add one from outside the package:
+
+    register_operator("uniform", lambda parts: Uniform())           # an own kind of operator
+    register_variant(Variant("gcgpn-uniform", (Op("uniform"), *AUX), "every class related to every other alike"))
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from protograph.errors import InputError, unknown
+from protograph.nn.backbones import build_backbone, feature_count
+from protograph.nn.classify import CosineClassifier
+from protograph.nn.graph import GraphBlock, Theta
+from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.operators import (
+    BLOCKS,
+    Blocks,
+    DifferenceSimilarity,
+    Identity,
+    KeySimilarity,
+    Operator,
+    Power,
+    PrototypeSimilarity,
+    SideInformation,
+    Similarity,
+    Softmax,
+    TransformedSimilarity,
+    sparsify,
+)
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator by its kind.
+
+    blocks: keep only these blocks, each as an operator of its own
+    order: raise it to this power
+    options: what its kind takes, such as `measure`, `top`, `above`, `temperature`
+    """
+
+    kind: str
+    blocks: tuple[str, ...] | None = None
+    order: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def split(self) -> "Op":
+        """All four blocks, each with a transform of its own."""
+        return Op(self.kind, BLOCKS, self.order, self.options)
+
+    def only(self, *blocks: str) -> "Op":
+        """Restricted to these blocks."""
+        return Op(self.kind, blocks, self.order, self.options)
+
+    def __str__(self) -> str:
+        power = f"^{self.order}" if self.order > 1 else ""
+        blocks = f"[{' '.join(self.blocks)}]" if self.blocks else ""
+        return self.kind + power + blocks
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A named model.
+
+    operators: the set A
+    summary: one line on what it is
+    layers: L
+    theta: the transform behind each operator; `fixed_theta` names operators whose transform stays the identity
+    normalise_inputs, normalise_outputs: the graph block's two switches
+    normalise_support: average normalised support features
+    scales: learn s_B
+    last_relu: keep the ReLU of the backbone's last block
+    """
+
+    name: str
+    operators: tuple[Op, ...]
+    summary: str
+    layers: int = 1
+    theta: Theta = "diagonal"
+    fixed_theta: tuple[str, ...] = ()
+    normalise_inputs: bool = True
+    normalise_outputs: bool = True
+    normalise_support: bool = True
+    scales: bool = True
+    last_relu: bool = False
+
+    @property
+    def needs_relation(self) -> bool:
+        """Whether it uses side information."""
+        return any(op.kind == "relation" for op in self.operators)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What operators are built from: T training classes, D features, and similarities [C, C] by relation name."""
+
+    seen: int
+    features: int
+    similarities: Mapping[str, Tensor]
+
+
+OperatorKind = Callable[..., Operator | list[Operator]]
+
+OPERATORS: dict[str, OperatorKind] = {}
+VARIANTS: dict[str, Variant] = {}
+
+
+def register_operator(kind: str, build: OperatorKind) -> None:
+    """Make a kind of operator known: `build(parts, **options)` answers one operator, or several."""
+    OPERATORS[kind] = build
+
+
+def register_variant(variant: Variant) -> Variant:
+    """Make a variant known by its name, to `build` and to the command."""
+    VARIANTS[variant.name] = variant
+    return variant
+
+
+def find_variant(name: str) -> Variant:
+    """The variant of that name."""
+    if name not in VARIANTS:
+        raise unknown("variant", name, VARIANTS)
+    return VARIANTS[name]
+
+
+def build(
+    variant: Variant,
+    backbone: str | nn.Module,
+    picture_shape: tuple[int, ...],
+    seen: int,
+    similarities: Mapping[str, Tensor] | None = None,
+    seed: int = 0,
+    temperature: float = 10.0,
+) -> GraphPrototypeNetwork:
+    """A fresh model of a variant. The same seed gives the same weights; the global random state is left alone.
+
+    picture_shape: C, H, W (or D, for features computed elsewhere)
+    seen: T, the number of training classes
+    similarities: [C, C] by class id for every relation; needed where the variant uses side information
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(backbone, str):
+            backbone = build_backbone(backbone, picture_shape[0], variant.last_relu)
+        features = feature_count(backbone, picture_shape)
+        parts = Parts(seen, features, similarities or {})
+        operators = [operator for op in variant.operators for operator in _build_operators(op, parts, variant.name)]
+        graph = GraphBlock(
+            [label for operator in operators for label in operator.labels],
+            features,
+            variant.layers,
+            theta=variant.theta,
+            fixed=variant.fixed_theta,
+            scales=variant.scales,
+            normalise_inputs=variant.normalise_inputs,
+            normalise_outputs=variant.normalise_outputs,
+        )
+        return GraphPrototypeNetwork(
+            backbone, seen, features, operators, graph, CosineClassifier(temperature), variant.normalise_support
+        )
+
+
+def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:
+    if op.kind not in OPERATORS:
+        raise unknown("operator", op.kind, OPERATORS)
+    if op.kind == "relation" and not parts.similarities:
+        raise InputError(f"variant '{variant}' needs side information: name a relation, or choose gcgpn-cos-aux or aux-only")
+    built = OPERATORS[op.kind](parts, **op.options)
+    operators = built if isinstance(built, list) else [built]
+    if op.order > 1:
+        operators = [Power(operator, op.order) for operator in operators]
+    return [Blocks(operator, op.blocks) for operator in operators] if op.blocks else operators
+
+
+def _relation(parts: Parts, top: int | None = None, above: float | None = None, temperature: float = 1.0) -> list[Operator]:
+    """One operator per relation; thresholded ones become sparse graphs."""
+    operators: list[Operator] = []
+    for name, matrix in parts.similarities.items():
+        if (top is not None or above is not None) and matrix.layout == torch.strided:
+            matrix = sparsify(matrix, top, above)
+        operators.append(Softmax(SideInformation(matrix), name, temperature))
+    return operators
+
+
+def _computed(label: str, similarity: Callable[..., Similarity], start: float = 1.0) -> OperatorKind:
+    """A softmax over similarities that are computed from the episode."""
+
+    def make(
+        parts: Parts, temperature: float = start, top: int | None = None, above: float | None = None, **options: Any
+    ) -> Operator:
+        return Softmax(similarity(parts, **options), label, temperature, top, above)
+
+    return make
+
+
+register_operator("identity", lambda parts: Identity())
+register_operator("relation", _relation)
+register_operator("cos", _computed("cos", lambda parts: PrototypeSimilarity("cosine")))
+register_operator("l2", _computed("l2", lambda parts: PrototypeSimilarity("l2")))
+register_operator("transformed", _computed("transformed", lambda parts, **more: TransformedSimilarity(parts.features, **more)))
+register_operator("difference", _computed("difference", lambda parts, **more: DifferenceSimilarity(parts.features, **more)))
+register_operator("keys", _computed("keys", lambda parts, **more: KeySimilarity(parts.seen, parts.features, **more), 10.0))
+
+AUX = (Op("identity", blocks=("ss", "nn")),)
+RELATION, COS, L2 = Op("relation"), Op("cos"), Op("l2")
+
+for _variant in (
+    Variant("aux-only", AUX, "no relations: DFSLwoF's average generator, trained in one stage", fixed_theta=("identity-ss",)),
+    Variant("gcgpn", (RELATION,), "side information as one operator"),
+    Variant("gcgpn-aux", (RELATION, *AUX), "side information and the auxiliary pair"),
+    Variant("gcgpn-split", (RELATION.split(),), "side information, its four blocks apart"),
+    Variant("gcgpn-aux-split", (RELATION.split(), *AUX), "side information, its four blocks apart, and the auxiliary pair"),
+    Variant("gcgpn-aux-fc", (RELATION, *AUX), "gcgpn-aux with full transforms", theta="full"),
+    Variant("gcgpn-aux-sn", (RELATION.only("sn"), *AUX), "gcgpn-aux with relations from seen to novel only"),
+    Variant("gcgpn-cos", (COS,), "cosine of prototypes"),
+    Variant("gcgpn-cos-aux", (COS, *AUX), "cosine of prototypes and the auxiliary pair"),
+    Variant("gcgpn-l2", (L2,), "distance of prototypes"),
+    Variant("gcgpn-l2-aux", (L2, *AUX), "distance of prototypes and the auxiliary pair"),
+    Variant("gcgpn-key", (Op("keys"), *AUX), "learned keys from seen to novel and the auxiliary pair"),
+):
+    register_variant(_variant)
