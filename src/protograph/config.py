@@ -62,7 +62,18 @@ class Recipe:
 
 
 PAPER = Recipe("paper", drops=((20, 0.006), (40, 0.0012), (50, 0.00024), (60, 0.000048)))
-DEMO = replace(PAPER, name="demo", epochs=10, steps=70, drops=(), anneal=True, warmup=20, validation_episodes=100)
+DEMO = replace(
+    PAPER,
+    name="demo",
+    epochs=10,
+    steps=75,
+    seen_queries=45,
+    rate=0.2,
+    drops=(),
+    anneal=True,
+    warmup=20,
+    validation_episodes=100,
+)
 RECIPES = {recipe.name: recipe for recipe in (PAPER, DEMO)}
 
 

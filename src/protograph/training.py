@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protograph.config import Recipe, RunConfig, find_recipe, typed
-from protograph.data import Dataset, find_source
+from protograph.data import Augmentation, Dataset, ImageStore, find_source
 from protograph.episodes import EpisodeSpec, draw, fixed_episodes, seeded
 from protograph.errors import InputError, unknown
 from protograph.evaluation import Measures, evaluate, evaluation_spec, measure
@@ -33,7 +33,11 @@ SAVE_EVERY = 60.0  # seconds between checkpoints inside an epoch
 
 
 def train(
-    config: RunConfig, dataset: Dataset, folder: Path, device: torch.device | None = None, progress: Progress | None = None
+    config: RunConfig,
+    dataset: Dataset,
+    folder: Path | str,
+    device: torch.device | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Train a configuration into a run folder, or go on where an earlier attempt stopped; the final measures."""
     progress = progress or Silent()
@@ -49,7 +53,7 @@ def train(
         recipe.validation_episodes,
     )
     evaluation_spec(dataset, "test", recipe.ways, config.shots, recipe.test_queries)
-    run = Run.claim(folder, config)
+    run = Run.claim(Path(folder), config)
     if run.measures is not None:
         return run.measures
 
@@ -64,22 +68,10 @@ def train(
 
     with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
         for step in range(state.step, last_step):
-            model.train()
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(recipe, step)
             generator = seeded(config.seed, "train", step, device=device)
-            episodes = draw(spec, recipe.episodes, generator)
-            # Two passes, so that batch norm sees support and queries apart.
-            support, queries = (
-                model.embed(store.gather(indices.flatten(), dataset.augmentation, generator)).view(*indices.shape, -1)
-                for indices in (episodes.support, episodes.queries)
-            )
-            logits = model(support, episodes.mask, queries, episodes.classes, episodes.seen)
-            loss = cross_entropy(logits.flatten(0, 1), episodes.targets.flatten())
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            loss_sum += loss.detach()
+            loss_sum += training_step(model, optimiser, store, dataset.augmentation, spec, recipe.episodes, generator)
             advance(1)
 
             state.step = step + 1
@@ -108,6 +100,31 @@ def train(
     return conclude(run, model, dataset, state, progress)
 
 
+def training_step(
+    model: GraphPrototypeNetwork,
+    optimiser: torch.optim.Optimizer,
+    store: ImageStore,
+    augmentation: Augmentation,
+    spec: EpisodeSpec,
+    count: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Draw `count` episodes, and go one step down the gradient of their joint cross-entropy; the loss."""
+    model.train()
+    episodes = draw(spec, count, generator)
+    # Two passes, so that batch norm sees support and queries apart.
+    support, queries = (
+        model.embed(store.gather(indices.flatten(), augmentation, generator)).view(*indices.shape, -1)
+        for indices in (episodes.support, episodes.queries)
+    )
+    logits = model(support, episodes.mask, queries, episodes.classes, episodes.seen)
+    loss = cross_entropy(logits.flatten(0, 1), episodes.targets.flatten())
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    return loss.detach()
+
+
 def configure(
     dataset: Dataset,
     variant: str,
@@ -124,7 +141,7 @@ def configure(
     needed = find_variant(variant).needs_relation
     if relations and not needed:
         raise InputError(f"variant '{variant}' uses no side information: leave out the relation '{relations[0]}'")
-    named = relations if relations is not None else list(dataset.relations)[:1]
+    named = relations if relations is not None else list(dataset.relations)
     return RunConfig(
         dataset=dataset.name,
         variant=variant,

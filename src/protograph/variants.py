@@ -144,7 +144,7 @@ def build(
     similarities: [C, C] by class id for every relation; needed where the variant uses side information
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         if isinstance(backbone, str):
             backbone = build_backbone(backbone, picture_shape[0], variant.last_relu)
         features = feature_count(backbone, picture_shape)
@@ -178,12 +178,13 @@ def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:
 
 
 def _relation(parts: Parts, top: int | None = None, above: float | None = None, temperature: float = 1.0) -> list[Operator]:
-    """One operator per relation; thresholded ones become sparse graphs."""
+    """One operator per relation; a thresholded dense one becomes a sparse graph of all classes before episodes are cut out."""
     operators: list[Operator] = []
     for name, matrix in parts.similarities.items():
-        if (top is not None or above is not None) and matrix.layout == torch.strided:
-            matrix = sparsify(matrix, top, above)
-        operators.append(Softmax(SideInformation(matrix), name, temperature))
+        if matrix.layout == torch.strided and (top is not None or above is not None):
+            operators.append(Softmax(SideInformation(sparsify(matrix, top, above)), name, temperature))
+        else:
+            operators.append(Softmax(SideInformation(matrix), name, temperature, top, above))
     return operators
 
 

@@ -2,10 +2,11 @@
 
 Every capital and small letter of the Latin, Greek and Cyrillic alphabets that all sixteen DejaVu and STIX faces shipped with
 matplotlib have; letters that look alike (A, Α, А) are one class. Each drawing is bent, shifted, scaled and roughened at
-random. Everything after the glyph's outline is integer arithmetic, so the same seed and library versions give the same
-pictures on every machine.
+random, and a strip hides part of it: one drawing does not show all there is to know of a letter. Everything after the glyph's
+outline is integer arithmetic, so the same seed and library versions give the same pictures on every machine.
 
-The split holds out classes and whole typefaces: training, validation and test pictures are set in different faces.
+The split holds out whole typefaces: training, validation and test pictures are set in different faces. It also holds out
+classes, accented letters whose base and accent others share: ê is known from one example to someone who knows e, é and ô.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ from protograph.data.store import Augmentation, ImageStore, Normalisation
 from protograph.files import build_folder, cache_folder, write_json
 from protograph.progress import Progress, Silent
 from protograph.relations import UnicodeRelation
+from protograph.relations.unicode import traits
 
 FACES = {  # two faces of each family for training, one each for validation and test
     "train": (
@@ -37,15 +39,14 @@ FACES = {  # two faces of each family for training, one each for validation and 
     "test": ("DejaVuSans-Bold.ttf", "DejaVuSansMono-BoldOblique.ttf", "DejaVuSerif-Italic.ttf", "STIXGeneral.ttf"),
 }  # fmt: skip
 DRAWINGS_PER_FACE = {"train": 6, "validation": 5, "test": 5}
-NOVEL_VALIDATION, NOVEL_TEST = 100, 200
+NOVEL_VALIDATION, NOVEL_TEST = 40, 60
 
-SIZE = 32  # pixels of a picture
+SIZE = 28  # pixels of a picture
 CANVAS = 2 * SIZE  # glyphs are set at twice the size and sampled down
 ALIKE = 0.015  # letters whose median cosine distance over the faces is below this are one class
 BEND = (0.16, 0.24, 0.12, 0.12, 0.15)  # largest change of scale, shear, bend, twist and shift, in half pictures
-INK, GRAIN, BLOTS, SCRATCH = 130, 35, 50, 3  # faintest ink, grey levels of noise by pixel and by patch, widest scratch
-STRIP = (14, 24)
-NEIGHBOURS = (30, 44)  # distance of the neighbouring letters, on the canvas
+INK, GRAIN, BLOTS = 180, 15, 15  # faintest ink, grey levels of noise by pixel and by patch
+STRIP = (10, 17)  # width of the strip that hides part of every letter, in pixels
 VERSION = 1  # to be raised whenever the drawings change
 
 Pixels = NDArray[np.uint8]
@@ -54,7 +55,8 @@ Pixels = NDArray[np.uint8]
 def open_letters(root: Path | None = None, progress: Progress | None = None, seed: int = 0) -> Dataset:
     """The letters with their class split, drawn at the first call and read from the cache afterwards."""
     versions = {
-        "drawing": VERSION,
+        "drawing": [VERSION, SIZE, ALIKE, BEND, INK, GRAIN, BLOTS, STRIP, FACES, DRAWINGS_PER_FACE],
+        "split": [NOVEL_VALIDATION, NOVEL_TEST],
         "seed": seed,
         "unicode": unicodedata.unidata_version,
         "pillow": PIL.__version__,
@@ -71,10 +73,13 @@ def open_letters(root: Path | None = None, progress: Progress | None = None, see
     return Dataset(
         name="letters",
         classes=tuple(index["classes"]),
-        store=ImageStore.open(folder / "pixels.npy", Normalisation(mean=(0.17,), std=(0.27,))),
+        store=ImageStore.open(folder / "pixels.npy", Normalisation(mean=(0.2,), std=(0.21,))),
         **{name: Pool.of({int(c): pictures for c, pictures in index[name].items()}) for name in _POOLS},
         augmentation=Augmentation(pad=2),
-        relations={"unicode": UnicodeRelation(index["alike"])},
+        relations={
+            "base": UnicodeRelation({"base": 1.4, "case": 1.0}, index["alike"]),
+            "accent": UnicodeRelation({"accent": 1.4, "case": 1.0}, index["alike"]),
+        },
         fingerprint=key,
     )
 
@@ -126,12 +131,28 @@ def _merge(candidates: list[str], glyphs: NDArray[np.uint8]) -> dict[str, str]:
     }
 
 
-def _split(classes: list[str], seed: int) -> tuple[list[str], list[str], list[str]]:
-    """Seen, novel-validation and novel-test letters, at random."""
-    order = np.random.Generator(np.random.Philox(seed)).permutation(len(classes))
-    novel = sorted(order[:NOVEL_VALIDATION]), sorted(order[NOVEL_VALIDATION : NOVEL_VALIDATION + NOVEL_TEST])
-    seen = sorted(order[NOVEL_VALIDATION + NOVEL_TEST :])
-    return [classes[i] for i in seen], [classes[i] for i in novel[0]], [classes[i] for i in novel[1]]
+def _split(alike: dict[str, str], seed: int) -> tuple[list[str], list[str], list[str]]:
+    """Seen, novel-validation and novel-test letters, in Unicode's order.
+
+    A letter can be novel if relations can say something of it: it has an accent, and at least three other letters share its
+    base and three its accent. Which of these are novel is drawn at random. Seen are the other letters with such a base.
+    """
+    described = {letter: traits(letter).union(*map(traits, others)) for letter, others in alike.items()}
+
+    def relatives(letter: str, kind: str) -> int:
+        own = {trait for trait in described[letter] if trait[0] == kind}
+        return sum(bool(own & found) for other, found in described.items() if other != letter)
+
+    related = [
+        letter
+        for letter, found in described.items()
+        if ("accent", "NONE") not in found and min(relatives(letter, "base"), relatives(letter, "accent")) >= 3
+    ]
+    order = np.random.Generator(np.random.Philox(seed)).permutation(len(related))
+    novel = [related[at] for at in order[: NOVEL_VALIDATION + NOVEL_TEST]]
+    bases = {trait for letter in related for trait in described[letter] if trait[0] == "base"}
+    seen = [letter for letter, found in described.items() if found & bases and letter not in novel]
+    return seen, sorted(novel[:NOVEL_VALIDATION]), sorted(novel[NOVEL_VALIDATION:])
 
 
 def _draw(folder: Path, seed: int, progress: Progress) -> None:
@@ -147,13 +168,12 @@ def _draw(folder: Path, seed: int, progress: Progress) -> None:
             advance(1)
     glyphs = np.stack(rows)  # [faces, letters, CANVAS, CANVAS]
     alike = _merge(candidates, glyphs)
-    seen, novel_validation, novel_test = _split(list(alike), seed)
+    seen, novel_validation, novel_test = _split(alike, seed)
     classes = [*seen, *novel_validation, *novel_test]
 
     pools: dict[str, dict[int, list[int]]] = {name: {} for name in _POOLS}
     drawn: list[Pixels] = []
     total = 0
-    shown = np.array([candidates.index(letter) for letter in seen])  # novel letters never stand beside another
     face_of = {face: at for at, face in enumerate(_all_faces())}
     with progress.task("draw the letters", len(classes), "letters") as advance:
         for class_id, letter in enumerate(classes):
@@ -162,11 +182,9 @@ def _draw(folder: Path, seed: int, progress: Progress) -> None:
                 count = DRAWINGS_PER_FACE[part]
                 random = np.random.Generator(np.random.Philox(key=[seed, ord(letter)], counter=list(FACES).index(part) << 128))
                 faces = np.repeat([face_of[face] for face in FACES[part]], count)
-                beside = shown[random.integers(0, len(shown), (2, len(faces)))]
-                text = _typeset(glyphs[faces, glyph], glyphs[faces, beside[0]], glyphs[faces, beside[1]], random)
-                drawn.append(_roughen(_bend(text, random), random))
-                pools[pool][class_id] = list(range(total, total + len(text)))
-                total += len(text)
+                drawn.append(_roughen(_bend(glyphs[faces, glyph], random), random))
+                pools[pool][class_id] = list(range(total, total + len(faces)))
+                total += len(faces)
             advance(1)
     np.save(folder / "pixels.npy", np.concatenate(drawn)[:, None])
     index: dict[str, Any] = {"classes": classes, "alike": {letter: others for letter, others in alike.items() if others}}
@@ -180,15 +198,6 @@ def _parts(class_id: int, seen: int, novel_validation: int) -> list[tuple[str, s
     if class_id < seen + novel_validation:
         return [("validation", "novel_validation")]
     return [("test", "novel_test")]
-
-
-def _typeset(glyphs: Pixels, left: Pixels, right: Pixels, random: np.random.Generator) -> Pixels:
-    """Letters [n, CANVAS, CANVAS] as if cut out of a line of text: parts of their neighbours show at both edges."""
-    text = glyphs.copy()
-    for row, before, after, gap in zip(text, left, right, random.integers(*NEIGHBOURS, (len(text), 2)), strict=True):
-        np.maximum(row[:, : CANVAS - gap[0]], before[:, gap[0] :], out=row[:, : CANVAS - gap[0]])
-        np.maximum(row[:, gap[1] :], after[:, : CANVAS - gap[1]], out=row[:, gap[1] :])
-    return text
 
 
 def _bend(glyphs: Pixels, random: np.random.Generator) -> Pixels:
@@ -226,7 +235,7 @@ def _bend(glyphs: Pixels, random: np.random.Generator) -> Pixels:
 
 
 def _roughen(pictures: Pixels, random: np.random.Generator) -> Pixels:
-    """Uneven ink, grainy paper, blots and a scratch on pictures [n, SIZE, SIZE]."""
+    """Uneven ink, grainy paper, blots and a strip across pictures [n, SIZE, SIZE]."""
     count = len(pictures)
     ink = random.integers(INK, 256, (count, 1, 1), dtype=np.int64)
     grain = random.integers(-GRAIN, GRAIN + 1, pictures.shape, dtype=np.int64)
@@ -241,6 +250,6 @@ def _roughen(pictures: Pixels, random: np.random.Generator) -> Pixels:
     upright = random.integers(0, 2, (count, 1, 1)).astype(bool)
     across = np.where(upright, place[None, :], place[:, None])
     middle, width = random.integers(0, SIZE, (count, 1, 1)), random.integers(*STRIP, (count, 1, 1))
-    rough = np.where(2 * np.abs(across - middle) < width, random.integers(0, 200, (count, 1, 1)) + grain, rough)
+    rough = np.where(2 * np.abs(across - middle) < width, 96 + grain, rough)
     clipped: Pixels = rough.clip(0, 255).astype(np.uint8)
     return clipped

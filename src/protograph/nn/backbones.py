@@ -107,11 +107,11 @@ def build_backbone(name: str, channels: int, last_relu: bool) -> nn.Module:
 
 def feature_count(backbone: nn.Module, picture_shape: tuple[int, ...]) -> int:
     """D of a backbone for pictures of this shape, found by passing one through."""
-    training = backbone.training
-    backbone.eval()
+    modes = {module: module.training for module in backbone.modules()}
     with torch.no_grad():
-        features: Tensor = backbone(torch.zeros(1, *picture_shape))
-    backbone.train(training)
+        features: Tensor = backbone.eval()(torch.zeros(1, *picture_shape))
+    for module, training in modes.items():
+        module.training = training
     if features.ndim != 2:
         raise ValueError(f"a backbone must answer features [n, D], not {tuple(features.shape)}")
     return features.shape[1]

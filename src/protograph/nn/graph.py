@@ -1,6 +1,6 @@
 """The graph block: joint prototypes in, updated joint prototypes out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -10,6 +10,33 @@ from protograph.nn.classify import normalise
 from protograph.nn.operators import Weights
 
 Theta = Literal["diagonal", "full", "identity"]
+
+
+class Thetas(nn.Module):
+    """Transforms by operator label; unlike in a `ParameterDict`, a label may be any word."""
+
+    def __init__(self, starts: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._names = {label: f"theta-{label.replace('.', '-')}" for label in starts}
+        for label, start in starts.items():
+            self.register_parameter(self._names[label], nn.Parameter(start.clone()))
+
+    def __contains__(self, label: str) -> bool:
+        return label in self._names
+
+    def __getitem__(self, label: str) -> nn.Parameter:
+        return self.get_parameter(self._names[label])
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def keys(self) -> list[str]:
+        """The labels."""
+        return list(self._names)
+
+    def values(self) -> list[nn.Parameter]:
+        """The transforms, in the order of the labels."""
+        return [self[label] for label in self._names]
 
 
 class GraphLayer(nn.Module):
@@ -49,9 +76,11 @@ class GraphLayer(nn.Module):
         if unknown := set(fixed) - set(labels):
             raise ValueError(f"no operator is called {', '.join(sorted(unknown))}: there are {', '.join(labels)}")
         self.labels = tuple(labels)
+        if theta not in ("diagonal", "full", "identity"):
+            raise ValueError(f"unknown theta '{theta}': use diagonal, full or identity")
         learned = [label for label in labels if theta != "identity" and label not in fixed]
         start = torch.eye(features) if theta == "full" else torch.ones(features)
-        self.thetas = nn.ParameterDict({label: nn.Parameter(start.clone()) for label in learned})
+        self.thetas = Thetas(dict.fromkeys(learned, start))
         self.scales = nn.Parameter(torch.ones(len(labels)), requires_grad=scales)
         self.normalise_inputs, self.normalise_outputs, self.relu = normalise_inputs, normalise_outputs, relu
 

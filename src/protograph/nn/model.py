@@ -50,9 +50,9 @@ class GraphPrototypeNetwork(nn.Module):
         self.normalise_support = normalise_support
 
     def embed(self, pictures: Tensor) -> Tensor:
-        """Features [..., D] of pictures [..., C, H, W], all in one pass of the backbone."""
-        features: Tensor = self.backbone(pictures.flatten(0, -4))
-        return features.view(*pictures.shape[:-3], -1)
+        """Features [n, D] of pictures [n, C, H, W]."""
+        features: Tensor = self.backbone(pictures)
+        return features
 
     def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int) -> Context:
         """The initial joint prototypes of episodes and what they came from.

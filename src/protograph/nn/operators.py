@@ -11,7 +11,7 @@ non-empty blocks is the auxiliary pair.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,39 @@ class Context:
     seen: int
 
 
+class SparseProduct(torch.autograd.Function):
+    """A sparse matrix, as rows, columns and weights [n] of its edges, times [V, D].
+
+    PyTorch's own gradient for the weights makes V x V numbers on the way; this one makes n.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, row: Tensor, column: Tensor, weight: Tensor, inputs: Tensor) -> Tensor:
+        """The product [V, D]."""
+        ctx.save_for_backward(row, column, weight, inputs)
+        return _sparse_product(row, column, weight, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
+        """Gradients of weights [n], some edges at a time, and inputs [V, D]."""
+        row, column, weight, inputs = ctx.saved_tensors
+        slope = slopes[0].contiguous()
+        to_weight = to_inputs = None
+        if ctx.needs_input_grad[2]:
+            pairs = zip(torch.split(row, 65536), torch.split(column, 65536), strict=True)
+            to_weight = torch.cat([(slope[some] * inputs[others]).sum(-1) for some, others in pairs])
+        if ctx.needs_input_grad[3]:
+            to_inputs = _sparse_product(column, row, weight, slope)
+        return None, None, to_weight, to_inputs
+
+
+def _sparse_product(row: Tensor, column: Tensor, weight: Tensor, inputs: Tensor) -> Tensor:
+    size = (len(inputs), len(inputs))
+    matrix = torch.sparse_coo_tensor(torch.stack([row, column]), weight, size, check_invariants=False)
+    product: Tensor = torch.sparse.mm(matrix, inputs)
+    return product
+
+
 @dataclass(frozen=True)
 class Edges:
     """A sparse [E, V, V] matrix: episode, row, column [n] and weight [n] of every edge, to the power of `order`."""
@@ -53,14 +86,41 @@ class Edges:
     def times(self, inputs: Tensor) -> Tensor:
         """[E, V, D] -> [E, V, D], in memory that grows with edges and inputs, never with V x V."""
         episodes, classes = self.shape
-        index = torch.stack([self.episode * classes + self.row, self.episode * classes + self.column])
-        size = (episodes * classes, episodes * classes)
-        matrix = torch.sparse_coo_tensor(index, self.weight, size, check_invariants=False)
+        row, column = self.episode * classes + self.row, self.episode * classes + self.column
         flat = inputs.reshape(episodes * classes, -1)
         for _ in range(self.order):
-            flat = torch.sparse.mm(matrix, flat)
+            flat = SparseProduct.apply(row, column, self.weight, flat)  # type: ignore[no-untyped-call]
         product: Tensor = flat.view_as(inputs)
         return product
+
+    def only(self, kept: Tensor) -> "Edges":
+        """The edges where `kept` [n] is True."""
+        return replace(
+            self,
+            episode=self.episode[kept],
+            row=self.row[kept],
+            column=self.column[kept],
+            weight=self.weight[kept],
+        )
+
+    def within(self, rows: slice, columns: slice) -> "Edges":
+        """The edges of one block."""
+        inside = (self.row >= rows.start) & (self.row < rows.stop)
+        return self.only(inside & (self.column >= columns.start) & (self.column < columns.stop))
+
+    def strongest(self, top: int | None, above: float | None) -> "Edges":
+        """What `keep` would keep of the matrix, row by row."""
+        kept = torch.ones_like(self.weight, dtype=torch.bool)
+        if above is not None:
+            kept &= self.weight > above
+        if top is not None:
+            row = self.episode * self.shape[1] + self.row
+            order = self.weight.argsort(descending=True)
+            order = order[row[order].argsort(stable=True)]  # by row, the strongest first
+            first = torch.searchsorted(row[order], row[order])
+            rank = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=order.device) - first)
+            kept &= rank < top
+        return self if bool(kept.all()) else self.only(kept)
 
     def dense(self) -> Tensor:
         """The matrix [E, V, V] in full, for pictures and tests."""
@@ -118,7 +178,10 @@ class Weights:
         if isinstance(self.values, Tensor):
             return replace(self, values=torch.linalg.matrix_power(self.values, order))
         if isinstance(self.values, Edges):
-            return replace(self, values=replace(self.values, order=self.values.order * order))
+            if self.values.order > 1 and self.rows != slice(0, self.values.shape[1]):
+                raise ValueError("a block of a power has no powers of its own: split after the last power")
+            inside = self.values.within(self.rows, self.columns)
+            return replace(self, values=replace(inside, order=inside.order * order))
         return self
 
     def dense(self, classes: int) -> Tensor:
@@ -236,6 +299,8 @@ class Softmax(Operator):
         self, similarity: Similarity, label: str, temperature: float = 1.0, top: int | None = None, above: float | None = None
     ) -> None:
         super().__init__()
+        if top is not None and top < 1:
+            raise ValueError(f"at least one score of a row must stay: top is {top}")
         self.similarity = similarity
         self.labels = (label,)
         self.temperature = nn.Parameter(torch.tensor(temperature))
@@ -245,7 +310,10 @@ class Softmax(Operator):
         """Row-stochastic weights over the region the similarity answers for."""
         scores: Weights = self.similarity(context)
         if isinstance(scores.values, Edges):
-            return replace(scores, values=self._edge_softmax(scores.values))
+            edges = scores.values
+            if self.top is not None or self.above is not None:
+                edges = edges.strongest(self.top, self.above)
+            return replace(scores, values=self._edge_softmax(edges))
         assert scores.values is not None
         return replace(scores, values=self._softmax(scores.values))
 
@@ -288,7 +356,8 @@ def sparsify(similarities: Tensor, top: int | None = None, above: float | None =
     if kept is None:
         kept = torch.ones_like(similarities, dtype=torch.bool)
     index = kept.nonzero().T
-    return torch.sparse_coo_tensor(index, similarities[index[0], index[1]], similarities.shape).coalesce()
+    values, shape = similarities[index[0], index[1]], similarities.shape
+    return torch.sparse_coo_tensor(index, values, shape, check_invariants=False).coalesce()
 
 
 def pairwise(rows: Tensor, columns: Tensor, measure: Measure) -> Tensor:

@@ -27,6 +27,7 @@ def checked(similarities: Tensor, names: Sequence[str], source: str) -> Tensor:
     sparse = similarities.layout != torch.strided
     if sparse:
         similarities = similarities.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+    similarities = similarities.float()
     values = similarities.values() if sparse else similarities
     if not bool(values.isfinite().all()):
         row, column = (
@@ -38,4 +39,4 @@ def checked(similarities: Tensor, names: Sequence[str], source: str) -> Tensor:
             f"relation '{source}' has no finite similarity between '{names[row]}' and '{names[column]}': "
             "replace NaN and infinity by a number"
         )
-    return similarities.float()
+    return similarities

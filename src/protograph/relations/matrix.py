@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -31,9 +32,9 @@ class MatrixRelation:
             raise InputError(f"no relation file at {path}: give a .csv or .npz similarity matrix")
         if path.suffix == ".npz":
             try:
-                with np.load(path, allow_pickle=False) as arrays:
+                with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                     return cls(torch.tensor(arrays["similarities"]), [str(name) for name in arrays["names"]], str(path))
-            except (KeyError, ValueError, OSError) as error:
+            except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile) as error:
                 if isinstance(error, InputError):
                     raise
                 raise InputError(f"{path} is not a relation: it needs arrays 'names' and 'similarities' ({error})") from error
@@ -43,8 +44,11 @@ class MatrixRelation:
 
     @classmethod
     def _read_csv(cls, path: Path) -> "MatrixRelation":
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file) if row]
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = [row for row in csv.reader(file) if row]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{path} is not a readable .csv file ({error}): save it as UTF-8") from error
         if len(rows) < 2:
             raise InputError(f"{path} is empty: the first row and first column hold class names, the rest similarities")
         names = rows[0][1:]
@@ -68,7 +72,7 @@ class MatrixRelation:
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise InputError(f"relation '{self.source}' lacks class '{missing[0]}'{more}: add its row and column")
-        rows = torch.tensor([self._rows[name] for name in names])
+        rows = torch.tensor([self._rows[name] for name in names], dtype=torch.long)
         if self.matrix.layout == torch.strided:
             return self.matrix[rows][:, rows]
         return self.matrix.index_select(0, rows).index_select(1, rows).coalesce()

@@ -3,22 +3,23 @@
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from protograph.errors import InputError
 
-WEIGHTS = {"base": 2.0, "accent": 1.5, "case": 1.0, "script": 0.5}
+Trait = Literal["base", "accent", "case", "script"]
 
 
-def traits(letter: str) -> set[tuple[str, str]]:
-    """The traits of one letter: ê is {base E, accent CIRCUMFLEX, case SMALL, script LATIN}.
+def traits(letter: str) -> set[tuple[Trait, str]]:
+    """The traits of one letter: ê is {base LATIN E, accent CIRCUMFLEX, case SMALL, script LATIN}.
 
     Accents come from the canonical decomposition and from names ("O WITH STROKE"); a letter without any has the accent
     "NONE", so that plain letters are like one another in that, too.
     """
-    if len(letter) != 1 or not unicodedata.name(letter, ""):
+    if len(letter) != 1 or not unicodedata.category(letter).startswith("L"):
         raise InputError(f"'{letter}' is not a single letter of Unicode: the relation 'unicode' answers for letters only")
     base, *marks = list(unicodedata.normalize("NFD", letter))
     accents = {re.sub(r"^COMBINING | ACCENT$", "", unicodedata.name(mark)) for mark in marks}
@@ -27,17 +28,19 @@ def traits(letter: str) -> set[tuple[str, str]]:
     script, *rest = name.split()
     case = next((word for word in rest if word in ("SMALL", "CAPITAL")), "NONE")
     stem = " ".join(word for word in rest if word not in ("SMALL", "CAPITAL", "LETTER"))
-    found = {("base", f"{script} {stem}"), ("case", case), ("script", script)}
+    found: set[tuple[Trait, str]] = {("base", f"{script} {stem}"), ("case", case), ("script", script)}
     return found | {("accent", accent) for accent in accents or {"NONE"}}
 
 
 class UnicodeRelation:
     """Cosine similarity [V, V] of weighted letter traits; answers for any letter, new ones included.
 
-    `alike` maps a class to the letters that look like it and were merged into it: such a class has the traits of all.
+    weights: how much each kind of trait counts; one that is not named does not count
+    alike: for a class, the letters that look like it and were merged into it: such a class has the traits of all
     """
 
-    def __init__(self, alike: Mapping[str, str] | None = None) -> None:
+    def __init__(self, weights: Mapping[Trait, float], alike: Mapping[str, str] | None = None) -> None:
+        self.weights = dict(weights)
         self.alike = dict(alike or {})
 
     def similarities(self, names: Sequence[str]) -> Tensor:
@@ -47,6 +50,6 @@ class UnicodeRelation:
         table = torch.zeros(len(names), len(columns))
         for row, found in zip(table, described, strict=True):
             for trait in found:
-                row[columns[trait]] = WEIGHTS[trait[0]]
+                row[columns[trait]] = self.weights.get(trait[0], 0.0)
         table = torch.nn.functional.normalize(table, dim=1)
         return table @ table.T

@@ -1,0 +1,409 @@
+import csv
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from protograph import training
+from protograph.cli import app
+from protograph.data import DATASETS, Dataset, Source
+from protograph.variants import OPERATORS, VARIANTS
+
+SHORT = {
+    "epochs": 1, "steps": 2, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "validation_episodes": 3,
+    "test_queries": 6,
+}  # fmt: skip
+SETS = [f"--set={name}={value}" for name, value in SHORT.items()]
+VERBS = {
+    "train": ["--dataset", "--root", "--variant", "--shots", "--recipe", "--seed", "--relations", "--out", "--set", "--json"],
+    "evaluate": ["--root", "--shots", "--episodes", "--split", "--epoch", "--device", "--json"],
+    "demo": ["--out", "--seed", "--device", "--json"],
+    "variants": ["--plugin", "--json"],
+    "datasets": ["--json"],
+}
+
+
+def protograph(*arguments: str | Path) -> Result:
+    environment = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1", "PROTOGRAPH_DATA": None}
+    return CliRunner(env=environment).invoke(app, [str(argument) for argument in arguments], prog_name="protograph")
+
+
+def train(*arguments: str | Path) -> Result:
+    return protograph("train", "--dataset=toy", "--device=cpu", *SETS, *arguments)
+
+
+def check_refused(result: Result, *named: str) -> None:
+    """Exit code 2, nothing on stdout, one line on stderr that names all of these."""
+    assert (result.exit_code, result.stdout) == (2, ""), result.exception
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    for words in named:
+        assert words in result.stderr
+
+
+@pytest.fixture(autouse=True)
+def toy_source(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`toy` known by its name to the command."""
+    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-32", "demo", "noisy patterns"))
+
+
+@pytest.fixture
+def registry() -> Iterator[Callable[[], None]]:
+    """Forgets, when called and at the end, what a plugin registered."""
+    known = dict(VARIANTS), dict(OPERATORS)
+
+    def restore() -> None:
+        for registered, before in zip((VARIANTS, OPERATORS), known, strict=True):
+            registered.clear()
+            registered.update(before)
+
+    yield restore
+    restore()
+
+
+@pytest.fixture(scope="module")
+def finished(toy: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, to be read and not changed."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-32", "demo", "noisy patterns"))
+        result = train("--out", folder, "--variant=aux-only", "--set=epochs=2", "--set=steps=8")
+    assert result.exit_code == 0, result.stderr
+    return folder
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run killed when its training was done and its test was not."""
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "conclude", die)
+        assert train("--out", tmp_path / "run").exit_code == 130
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_mentions_every_option(verb: str) -> None:
+    result = protograph(verb, "--help")
+    assert result.exit_code == 0
+    for option in VERBS[verb]:
+        assert option in result.stdout
+
+
+def test_help_lists_every_verb() -> None:
+    result = protograph("--help")
+    assert result.exit_code == 0
+    assert all(verb in result.stdout for verb in VERBS)
+
+
+def test_variants_and_datasets_are_listed_for_people_and_machines() -> None:
+    for verb, known in (("variants", VARIANTS), ("datasets", DATASETS)):
+        listed = protograph(verb, "--json")
+        assert json.loads(listed.stdout).keys() == known.keys()
+        assert all(name in protograph(verb).stdout for name in known)
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "nearest"),
+    [
+        ("--variant", "gcgpn-axu", "gcgpn-aux"),
+        ("--dataset", "leters", "letters"),
+        ("--recipe", "papr", "paper"),
+        ("--backbone", "conv4-23", "conv4-32"),
+        ("--relations", "kinshop", "kinship"),
+        ("--relations", "none-like-it", "known: kinship"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_ones(tmp_path: Path, option: str, wrong: str, nearest: str) -> None:
+    check_refused(train("--out", tmp_path / "run", option, wrong), f"'{wrong}'", nearest)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--shots=11"], ["11 shots", "2 queries", "13", "12", "fewer"]),
+        (["--shots=0"], ["shots", "at least 1"]),
+        (["--set=ways=7"], ["7 ways", "6 novel", "fewer"]),
+        (["--set=test_queries=12"], ["12 queries", "13", "fewer"]),
+        (["--set=epochz=3"], ["'epochz'", "epochs"]),
+        (["--set=epochs"], ["NAME=VALUE", "'epochs'"]),
+        (["--set=epochs=many"], ["'epochs'", "whole number", "'many'"]),
+        (["--set=epochs=0"], ["epochs", "at least 1", "0"]),
+        (["--set=momentum=0"], ["momentum", "nesterov"]),
+        (["--device=cuda:99"], ["'cuda:99'", "use auto or cpu"]),
+        (["--device=toaster"], ["'toaster'", "use auto or cpu"]),
+        (["--device=meta"], ["'meta'", "use auto or cpu"]),
+        (["--plugin=absent.py"], ["absent.py"]),
+        (["--config=absent.toml"], ["absent.toml"]),
+        (["--relations=absent.csv"], ["absent.csv"]),
+        (["--variant=aux-only", "--relations=kinship"], ["aux-only", "kinship"]),
+    ],
+    ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
+)
+def test_a_setting_that_cannot_be_used_is_refused_by_name(tmp_path: Path, arguments: list[str], named: list[str]) -> None:
+    check_refused(train("--out", tmp_path / "run", *arguments), *named)
+    assert list(tmp_path.iterdir()) == []
+
+
+def write_matrix(path: Path, names: list[str], matrix: np.ndarray) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, names=np.array(names), similarities=matrix)
+    else:
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([["", *names], *([name, *row] for name, row in zip(names, matrix, strict=False))])
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_a_similarity_matrix_that_does_not_fit_is_refused(toy: Dataset, tmp_path: Path, suffix: str) -> None:
+    names, whole = list(toy.classes), np.eye(len(toy.classes))
+    hole = whole.copy()
+    hole[3, 5] = np.nan
+    path = tmp_path / f"own{suffix}"
+    for content, named in (
+        ((names, whole[:-1]), ["24 x 25", "one row and column per class"]),
+        ((names, hole), [names[3], names[5], "finite"]),
+        ((names[:-2], whole[:-2, :-2]), [f"'{names[-2]}'", "1 more", "row and column"]),
+    ):
+        write_matrix(path, *content)
+        check_refused(train("--out", tmp_path / "run", "--relations", path), path.name, *named)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_a_similarity_matrix_serves_as_relation(toy: Dataset, tmp_path: Path, suffix: str) -> None:
+    names = list(reversed(toy.classes))
+    path = write_matrix(tmp_path / f"own{suffix}", names, np.eye(len(names)))
+    result = train("--out", tmp_path / "run", "--relations", path, "--relations=kinship")
+    assert result.exit_code == 0, result.stderr
+    learned = json.loads((tmp_path / "run" / "epochs.jsonl").read_text())["learned"]
+    assert {"scale own", "scale kinship"} <= learned.keys()
+
+
+def test_a_damaged_checkpoint_is_refused_and_left_alone(unfinished: Path) -> None:
+    path = unfinished / "checkpoint.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+    for result in (train("--out", unfinished), protograph("evaluate", unfinished)):
+        check_refused(result, "checkpoint.safetensors is damaged", "train again")
+    assert path.read_bytes() == bytes(content)
+    assert not (unfinished / "measures.json").exists()
+
+
+def test_a_run_folder_of_another_configuration_is_refused_and_left_alone(finished: Path) -> None:
+    before = {file.name: file.read_bytes() for file in finished.iterdir()}
+    check_refused(train("--out", finished, "--seed=5"), str(finished), "seed is 0 there, not 5", "--out")
+    assert {file.name: file.read_bytes() for file in finished.iterdir()} == before
+
+
+def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    check_refused(train("--out", tmp_path), str(tmp_path), "not a run folder", "--out")
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    check_refused(train("--out", tmp_path / "file" / "run"), str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("room", range(5))
+def test_a_disk_that_runs_full_leaves_whole_files_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """The disk has room for so many of the five files that a run of one epoch writes."""
+    sync, synced = os.fsync, 0
+
+    def until_full(descriptor: int) -> None:
+        nonlocal synced
+        synced += 1
+        if synced > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", until_full)
+        check_refused(train("--out", tmp_path / "run"), "No space left on device", "same command", "--out")
+    assert not [file for file in (tmp_path / "run").iterdir() if file.name.startswith(".")]
+    assert len(list((tmp_path / "run").iterdir())) == room
+    result = train("--out", tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
+
+
+def test_a_real_limit_on_file_sizes_is_reported_in_one_line(letters: Dataset, letters_root: Path, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "protograph", "train", f"--root={letters_root}", f"--out={tmp_path / 'run'}", *SETS],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    *_, last = ended.stderr.splitlines()
+    assert last.startswith("error: cannot save: File too large")
+    assert "Traceback" not in ended.stderr
+    assert {file.name for file in (tmp_path / "run").iterdir()} == {"config.json", "environment.json"}
+
+
+def test_train_prints_nothing_but_json_for_machines(tmp_path: Path) -> None:
+    result = train("--out", tmp_path / "run", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == json.loads((tmp_path / "run" / "measures.json").read_text())
+    assert result.stderr == ""
+
+
+def test_train_prints_a_table_for_people_and_progress_beside_it(tmp_path: Path) -> None:
+    result = train("--out", tmp_path / "run")
+    assert "H-Mean" in result.stdout
+    assert "epoch   1" not in result.stdout
+    assert "epoch   1" in result.stderr
+    names = {"config.json", "environment.json", "epochs.jsonl", "checkpoint.safetensors", "measures.json"}
+    pictures = {"curves.png", "episode.png", "operator.png"}
+    assert {file.name for file in (tmp_path / "run").iterdir()} == names | pictures
+
+
+def test_a_finished_run_prints_its_result_again(finished: Path) -> None:
+    before = (finished / "measures.json").read_bytes()
+    result = train("--out", finished, "--variant=aux-only", "--set=epochs=2", "--set=steps=8", "--json")
+    assert json.loads(result.stdout) == json.loads(before)
+    assert (finished / "measures.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("changes", [["--set=test_queries=2"], ["--set=ways=1"], ["--shots=4"]], ids=str)
+def test_small_and_large_episodes_can_be_trained_and_drawn(tmp_path: Path, changes: list[str]) -> None:
+    result = train("--out", tmp_path / "run", *changes)
+    assert result.exit_code == 0, repr(result.exception)
+    assert (tmp_path / "run" / "episode.png").exists()
+
+
+@pytest.mark.parametrize("epoch", ["best", "last"])
+def test_evaluate_reproduces_the_measures_of_a_run(finished: Path, epoch: str) -> None:
+    result = protograph("evaluate", finished, "--json", f"--epoch={epoch}", "--device=cpu")
+    assert result.exit_code == 0, result.stderr
+    recorded = json.loads((finished / "measures.json").read_text())
+    expected = recorded["measures"] if epoch == "best" else recorded["last_epoch"]["measures"]
+    assert json.loads(result.stdout)["measures"] == expected
+
+
+def test_evaluate_takes_other_episodes_than_the_run_had(finished: Path) -> None:
+    result = protograph(
+        "evaluate", finished, "--json", "--shots=3", "--ways=2", "--queries=4", "--split=validation", "--episodes=9"
+    )
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert (found["split"], found["episodes"]) == ("validation", 9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--split=train"], ["'train'", "validation"]),
+        (["--epoch=first"], ["'first'", "last"]),
+        (["--shots=7"], ["7 shots", "13", "12"]),
+        (["--shots=0"], ["shots", "at least 1"]),
+        (["--ways=0"], ["ways", "at least 1"]),
+        (["--queries=0"], ["queries", "at least 1"]),
+        (["--ways=8"], ["8 ways", "7 novel"]),
+        (["--device=cuda:99"], ["'cuda:99'", "use auto or cpu"]),
+    ],
+    ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
+)
+def test_evaluate_refuses_what_it_cannot_measure(finished: Path, arguments: list[str], named: list[str]) -> None:
+    check_refused(protograph("evaluate", finished, *arguments), *named)
+
+
+def test_evaluate_refuses_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    check_refused(protograph("evaluate", tmp_path / "absent"), "absent", "not a run folder")
+
+
+def test_evaluate_refuses_another_version_of_the_dataset(finished: Path, toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Dataset(**{**vars(toy), "fingerprint": "toy-2"})
+    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: other, "conv4-32", "demo", "other patterns"))
+    check_refused(protograph("evaluate", finished), "toy-1", "toy-2", "train again")
+
+
+PLUGIN = """
+from protograph import AUX, Op, Softmax, Variant, register_operator, register_variant
+from protograph.nn.operators import PrototypeSimilarity
+
+register_operator("own", lambda parts: Softmax(PrototypeSimilarity("cosine"), "own", 3.0))
+register_variant(Variant("gcgpn-own", (Op("own"), *AUX), "an own operator"))
+"""
+
+
+def test_a_plugin_brings_a_variant_to_every_verb(tmp_path: Path, registry: Callable[[], None]) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(PLUGIN)
+    check_refused(train("--out", tmp_path / "run", "--variant=gcgpn-own"), "'gcgpn-own'")
+    assert "gcgpn-own" in json.loads(protograph("variants", "--json", "--plugin", plugin).stdout)
+    registry()
+    result = train("--out", tmp_path / "run", "--variant=gcgpn-own", "--plugin", plugin)
+    assert result.exit_code == 0, result.stderr
+    registry()
+    again = protograph("evaluate", tmp_path / "run", "--json")
+    assert again.exit_code == 0, again.stderr
+    assert json.loads(again.stdout)["measures"] == json.loads((tmp_path / "run" / "measures.json").read_text())["measures"]
+
+
+def test_a_run_can_be_evaluated_from_another_folder(
+    toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Callable[[], None]
+) -> None:
+    """Relation and plugin files given by relative paths are found again."""
+    write_matrix(tmp_path / "own.csv", list(toy.classes), np.eye(len(toy.classes)))
+    (tmp_path / "plugin.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    assert train("--out=run", "--relations=own.csv", "--plugin=plugin.py").exit_code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    result = protograph("evaluate", "../run", "--json")
+    assert result.exit_code == 0, result.stderr
+
+
+def toml(path: Path, **settings: Any) -> Path:
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    path.write_text("\n".join([*lines, "[recipe]", 'base = "paper"', *(f"{name} = {value}" for name, value in SHORT.items())]))
+    return path
+
+
+def test_a_toml_file_configures_a_run_and_options_win_over_it(tmp_path: Path) -> None:
+    path = toml(tmp_path / "run.toml", dataset="toy", variant="aux-only", shots=2, seed=7, out=str(tmp_path / "run"))
+    result = protograph("train", "--config", path, "--seed=8", "--set=steps=1", "--device=cpu")
+    assert result.exit_code == 0, result.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["variant"], config["shots"], config["seed"]) == ("aux-only", 2, 8)
+    assert (config["recipe"]["name"], config["recipe"]["epochs"], config["recipe"]["steps"]) == ("paper", 1, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shot": 2},
+        {"shots": "two"},
+        {"shots": 1.5},
+        {"seed": "7"},
+        {"variant": 3},
+        {"relations": "kinship"},
+        {"out": 3},
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_in_a_toml_file_is_refused_by_name(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    given = {"dataset": "toy", "out": str(tmp_path / "run"), **wrong}
+    result = protograph("train", "--device=cpu", "--config", toml(tmp_path / "run.toml", **given))
+    check_refused(result, f"'{next(iter(wrong))}'")
+    assert not (tmp_path / "run").exists()

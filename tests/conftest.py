@@ -1,0 +1,81 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from protograph.config import Recipe, RunConfig
+from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Pool
+from protograph.data.letters import open_letters
+from protograph.relations import MatrixRelation
+
+# On tensors as small as these, threads only wait for one another, and for long on a busy machine. Subprocesses inherit it.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+
+SEEN, NOVEL_VALIDATION, NOVEL_TEST, PICTURES = 12, 6, 7, 12
+
+
+@pytest.fixture(scope="session")
+def letters_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the letters are built, so that no test depends on, or leaves something in, the user's cache."""
+    return tmp_path_factory.mktemp("letters")
+
+
+@pytest.fixture(scope="session")
+def letters(letters_root: Path) -> Dataset:
+    return open_letters(letters_root)
+
+
+@pytest.fixture(scope="session")
+def toy() -> Dataset:
+    """Noisy patterns, one pattern per class: small enough to train on in a blink, and not hopeless."""
+    generator = torch.Generator().manual_seed(0)
+    pixels: list[torch.Tensor] = []
+    classes = SEEN + NOVEL_VALIDATION + NOVEL_TEST
+    patterns = torch.randint(0, 156, (classes, 1, 1, 16, 16), generator=generator)
+
+    def pool(first: int, stop: int) -> Pool:
+        members = {}
+        for class_id in range(first, stop):
+            start = PICTURES * len(pixels)
+            members[class_id] = list(range(start, start + PICTURES))
+            noise = torch.randint(0, 100, (PICTURES, 1, 16, 16), generator=generator)
+            pixels.append((patterns[class_id] + noise).to(torch.uint8))
+        return Pool.of(members)
+
+    train, seen_validation, seen_test = (pool(0, SEEN) for _ in range(3))
+    novel_validation = pool(SEEN, SEEN + NOVEL_VALIDATION)
+    novel_test = pool(SEEN + NOVEL_VALIDATION, classes)
+    names = tuple(f"class-{class_id:02d}" for class_id in range(classes))
+    similarities = torch.rand(classes, classes, generator=generator).fill_diagonal_(1)
+    return Dataset(
+        name="toy",
+        classes=names,
+        store=ImageStore(torch.cat(pixels), Normalisation((0.5,), (0.25,))),
+        train=train,
+        seen_validation=seen_validation,
+        novel_validation=novel_validation,
+        seen_test=seen_test,
+        novel_test=novel_test,
+        augmentation=Augmentation(pad=2),
+        relations={"kinship": MatrixRelation(similarities, names, "kinship")},
+        fingerprint="toy-1",
+    )
+
+
+@pytest.fixture(scope="session")
+def toy_config() -> Callable[..., RunConfig]:
+    """Makes a configuration for `toy`; `changes` are made to its short recipe."""
+
+    def make(variant: str = "gcgpn-aux", seed: int = 0, **changes: Any) -> RunConfig:
+        short = {
+            "epochs": 3, "steps": 4, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "rate": 0.2,
+            "validation_episodes": 5, "test_queries": 6,
+        }  # fmt: skip
+        recipe = Recipe("short", **{**short, **changes})
+        return RunConfig("toy", variant, 1, seed, "conv4-32", ("kinship",), recipe, "toy-1")
+
+    return make

@@ -1,0 +1,108 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from protograph.data.store import Augmentation, ImageStore, Normalisation
+from protograph.episodes import seeded
+
+MEAN, STD = (0.2, 0.5), (0.3, 0.9)
+
+
+@pytest.fixture
+def store() -> ImageStore:
+    """Two channels and pictures that are not square, so that no axis can be mistaken for another."""
+    pixels = torch.randint(1, 256, (5, 2, 6, 9), dtype=torch.uint8, generator=seeded(0))
+    return ImageStore(pixels, Normalisation(MEAN, STD))
+
+
+def normalised(picture: Tensor) -> Tensor:
+    channels = [(picture[channel].float() / 255 - MEAN[channel]) / STD[channel] for channel in range(2)]
+    return torch.stack(channels)
+
+
+def shifted(picture: Tensor, down: int, right: int, flip: bool) -> Tensor:
+    """The crop at (down, right) of a picture on black ground, pixel by pixel."""
+    _, height, width = picture.shape
+    crop = torch.zeros_like(picture)
+    for y in range(height):
+        for x in range(width):
+            across = width - 1 - x if flip else x
+            if 0 <= y + down < height and 0 <= across + right < width:
+                crop[:, y, x] = picture[:, y + down, across + right]
+    return crop
+
+
+def test_gather_normalises_the_pictures_asked_for(store: ImageStore) -> None:
+    gathered = store.gather(torch.tensor([3, 0, 3]))
+    assert gathered.dtype == torch.float32
+    for picture, index in zip(gathered, (3, 0, 3), strict=True):
+        torch.testing.assert_close(picture, normalised(store.pixels[index]), atol=1e-6, rtol=1e-5)
+
+
+def test_gathering_leaves_the_pictures_as_they_are(store: ImageStore) -> None:
+    before = store.pixels.clone()
+    store.gather(torch.arange(5))
+    store.gather(torch.arange(5), Augmentation(2, flip=True), seeded(0))
+    assert torch.equal(store.pixels, before)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_augmentation_is_a_crop_of_the_padded_picture_and_every_crop_occurs(store: ImageStore, flip: bool) -> None:
+    pad, times = 2, 600
+    offsets, flips = range(-pad, pad + 1), (False, True) if flip else (False,)
+    crops = {(down, right, turned): normalised(shifted(store.pixels[1], down, right, turned))
+             for down in offsets for right in offsets for turned in flips}  # fmt: skip
+    possible = torch.stack(list(crops.values()))  # [n, C, H, W]
+    gathered = store.gather(torch.full((times,), 1), Augmentation(pad, flip), seeded(3))
+    apart = (gathered[:, None] - possible).abs().amax((2, 3, 4))  # [times, n]
+    assert (apart.amin(1) < 1e-5).all(), "an augmented picture is no crop of the padded one"
+    assert set(apart.argmin(1).tolist()) == set(range(len(crops)))
+
+
+def test_each_picture_is_augmented_as_itself(store: ImageStore) -> None:
+    indices = torch.arange(5).repeat(8)
+    gathered = store.gather(indices, Augmentation(1), seeded(4))
+    for picture, index in zip(gathered, indices.tolist(), strict=True):
+        crops = [normalised(shifted(store.pixels[index], y, x, False)) for y in (-1, 0, 1) for x in (-1, 0, 1)]
+        assert any(torch.allclose(picture, crop, atol=1e-5) for crop in crops)
+
+
+def test_padding_is_black_in_pixels_not_in_normalised_values() -> None:
+    white = ImageStore(torch.full((1, 2, 4, 4), 255, dtype=torch.uint8), Normalisation(MEAN, STD))
+    gathered = white.gather(torch.zeros(60, dtype=torch.long), Augmentation(1), seeded(0))
+    for channel in range(2):
+        black, full = (0 - MEAN[channel]) / STD[channel], (1 - MEAN[channel]) / STD[channel]
+        values = gathered[:, channel].flatten()
+        assert ((values - black).abs() < 1e-5).any()
+        assert (((values - black).abs() < 1e-5) | ((values - full).abs() < 1e-5)).all()
+
+
+def test_the_same_generator_gives_the_same_crops(store: ImageStore) -> None:
+    indices, change = torch.arange(5).repeat(4), Augmentation(2, flip=True)
+    assert torch.equal(store.gather(indices, change, seeded(1)), store.gather(indices, change, seeded(1)))
+    assert not torch.equal(store.gather(indices, change, seeded(1)), store.gather(indices, change, seeded(2)))
+
+
+def test_an_empty_augmentation_changes_nothing(store: ImageStore) -> None:
+    assert torch.equal(store.gather(torch.arange(5), Augmentation()), store.gather(torch.arange(5)))
+
+
+def test_a_stored_array_is_opened_as_it_was_saved(store: ImageStore, tmp_path: Path) -> None:
+    np.save(tmp_path / "pixels.npy", store.pixels.numpy())
+    opened = ImageStore.open(tmp_path / "pixels.npy", store.normalisation)
+    assert (len(opened), opened.picture_shape) == (5, (2, 6, 9))
+    assert torch.equal(opened.pixels, store.pixels)
+
+
+@pytest.mark.parametrize("pixels", [torch.zeros(3, 2, 4, 4), torch.zeros(3, 4, 4, dtype=torch.uint8)])
+def test_pictures_of_another_type_or_shape_are_refused(pixels: Tensor) -> None:
+    with pytest.raises(ValueError, match="uint8"):
+        ImageStore(pixels, Normalisation(MEAN, STD))
+
+
+def test_means_and_stds_must_fit_the_channels() -> None:
+    with pytest.raises(ValueError, match="2 channels"):
+        ImageStore(torch.zeros(1, 2, 4, 4, dtype=torch.uint8), Normalisation((0.5,), (0.5, 0.5)))

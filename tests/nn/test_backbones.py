@@ -1,0 +1,116 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from protograph.errors import InputError
+from protograph.nn.backbones import Conv4, Flatten, ResidualBlock, ResNet12, build_backbone, feature_count
+from protograph.variants import VARIANTS, build
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "parameters", "mega_macs"),
+    [("conv4-64-128", 3200, 260_544, 124.5), ("conv4-128", 3200, 446_848, 364.0)],
+)
+def test_conv4_has_the_sizes_protocol_gives(name, features, parameters, mega_macs):
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        backbone = build_backbone(name, 3, last_relu=False)
+        assert feature_count(backbone, (3, 84, 84)) == features
+    assert sum(parameter.numel() for parameter in backbone.parameters()) == parameters
+    assert counter.get_total_flops() / 2e6 == pytest.approx(mega_macs, rel=0.002)
+
+
+def test_conv4_halves_the_side_four_times():
+    side = torch.zeros(1, 3, 84, 84)
+    sizes = [(side := block(side)).shape[-1] for block in Conv4((2, 2, 2, 2)).blocks]
+    assert sizes == [42, 21, 10, 5]
+
+
+def test_conv4_starts_with_the_std_protocol_says_and_no_bias():
+    torch.manual_seed(0)
+    for block, width in zip(Conv4((64, 64, 128, 128)).blocks, (64, 64, 128, 128), strict=True):
+        conv = block[0]
+        assert conv.bias is None
+        assert conv.weight.shape[0] == width
+        assert conv.weight.std().item() == pytest.approx(math.sqrt(2 / (9 * width)), rel=0.05)
+
+
+def test_last_relu_takes_the_negative_features_away_and_changes_nothing_else():
+    torch.manual_seed(0)
+    without, kept = Conv4((8, 8, 8, 8), channels=1, last_relu=False), Conv4((8, 8, 8, 8), channels=1, last_relu=True)
+    kept.load_state_dict(without.state_dict())
+    pictures = torch.randn(16, 1, 16, 16)
+    assert without(pictures).min() < 0
+    assert torch.equal(kept(pictures), without(pictures).relu())
+
+
+def test_build_passes_the_variants_last_relu_on():
+    for last_relu in (True, False):
+        variant = replace(VARIANTS["aux-only"], last_relu=last_relu)
+        *_, last = build(variant, "conv4-32", (1, 16, 16), seen=3).backbone.blocks
+        assert any(isinstance(module, nn.ReLU) for module in last) is last_relu
+
+
+def test_resnet12_gives_640_features_at_84_pixels():
+    with torch.device("meta"):
+        assert feature_count(build_backbone("resnet12", 3, last_relu=True), (3, 84, 84)) == 640
+
+
+@pytest.mark.parametrize("last_relu", [True, False])
+def test_resnet12_leaves_out_the_last_activation_only(last_relu):
+    with torch.device("meta"):
+        blocks = ResNet12(last_relu=last_relu).blocks
+    assert [isinstance(block.activation, nn.LeakyReLU) for block in blocks] == [True, True, True, last_relu]
+
+
+def test_residual_block_adds_its_two_paths_then_activates_then_pools():
+    torch.manual_seed(0)
+    with_relu, without = ResidualBlock(2, 3, relu=True), ResidualBlock(2, 3, relu=False)
+    without.load_state_dict(with_relu.state_dict())
+    inputs = torch.randn(4, 2, 6, 6)
+    outputs = without(inputs)
+    assert outputs.shape == (4, 3, 3, 3)
+    assert outputs.min() < 0
+    torch.testing.assert_close(outputs, nn.functional.max_pool2d(without.path(inputs) + without.shortcut(inputs), 2))
+    torch.testing.assert_close(with_relu(inputs), nn.functional.leaky_relu(outputs, 0.1))
+
+
+def test_identity_backbone_flattens_and_learns_nothing():
+    backbone = build_backbone("identity", 7, last_relu=False)
+    assert isinstance(backbone, Flatten)
+    assert not list(backbone.parameters())
+    features = torch.randn(3, 7, 1, 1)
+    assert torch.equal(backbone(features), features.flatten(1))
+    assert feature_count(backbone, (7,)) == feature_count(backbone, (7, 1, 1)) == 7
+
+
+def test_any_module_can_be_a_backbone():
+    own = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    model = build(VARIANTS["aux-only"], own, (3, 2, 2), seen=4)
+    assert model.backbone is own
+    assert model.prototypes.shape == (4, 5)
+    assert model.embed(torch.rand(6, 3, 2, 2)).shape == (6, 5)
+
+
+def test_counting_features_leaves_the_backbone_as_it_was():
+    backbone = Conv4((2, 2, 2, 2))
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    feature_count(backbone, (3, 16, 16))
+    assert backbone.training
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+    backbone.eval()
+    feature_count(backbone, (3, 16, 16))
+    assert not backbone.training
+
+
+def test_backbone_must_answer_one_row_per_picture():
+    with pytest.raises(ValueError, match=r"\[n, D\].*\(1, 3, 4, 4\)"):
+        feature_count(nn.Identity(), (3, 4, 4))
+
+
+def test_unknown_backbone_names_the_nearest():
+    with pytest.raises(InputError, match=r"'conv4-126'.*conv4-128"):
+        build_backbone("conv4-126", 3, last_relu=False)

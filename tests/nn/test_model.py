@@ -1,0 +1,239 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from protograph.nn.classify import normalise
+from protograph.nn.graph import GraphBlock
+from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.operators import Identity
+from protograph.variants import AUX, VARIANTS, Op, Variant, build
+
+T, S, N, K, Q, D = 6, 4, 3, 2, 4, 5
+CLASSES = torch.tensor([[0, 3, 5, 1, 8, 6, 7], [4, 2, 1, 0, 7, 8, 3]])  # the second plays training class 3 as novel
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+
+
+def rand(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture
+def support():
+    return rand(2, N, K, D, seed=1)
+
+
+@pytest.fixture
+def queries():
+    return rand(2, Q, D, seed=2)
+
+
+ALL_SHOTS = torch.ones(2, N, K, dtype=torch.bool)
+
+
+def make(variant, similarities=None, scale=0.3):
+    """A model on given features, in float64, moved away from its start."""
+    model = build(variant, "identity", (D, 1, 1), T, similarities).double()
+    with torch.no_grad():
+        for seed, parameter in enumerate(model.parameters()):
+            parameter.add_(scale * rand(*parameter.shape, seed=seed).abs())
+    return model
+
+
+def unit(row):
+    return [x / math.hypot(*row) for x in row]
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def mean(rows):
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def naive_gcgpn_aux(model, similarities, support, mask, queries):
+    """Logits of `gcgpn-aux`, one number at a time."""
+    (layer,) = model.graph.layers
+    tau_b, tau = model.operators[0].temperature.item(), model.classifier.temperature.item()
+    theta = [layer.thetas[label].tolist() for label in ("known", "identity-ss", "identity-nn")]
+    s = layer.scales.tolist()
+    logits = torch.zeros(2, Q, S + N, dtype=torch.float64)
+    for e, classes in enumerate(CLASSES.tolist()):
+        rows = [unit(model.prototypes[name].tolist()) for name in classes[:S]]
+        for shots, kept in zip(support[e], mask[e], strict=True):
+            rows.append(unit(mean([unit(shot.tolist()) for shot, there in zip(shots, kept, strict=True) if there])))
+        for m, name in enumerate(classes):
+            share = [math.exp(tau_b * similarities[name, other].item()) for other in classes]
+            gathered = [sum(w * row[d] for w, row in zip(share, rows, strict=True)) / sum(share) for d in range(D)]
+            related = unit([x * t for x, t in zip(gathered, theta[0], strict=True)])
+            own = 1 if m < S else 2
+            kept = unit([x * t for x, t in zip(rows[m], theta[own], strict=True)])
+            updated = unit([s[0] * a + s[own] * b for a, b in zip(related, kept, strict=True)])
+            for q in range(Q):
+                logits[e, q, m] = tau * dot(unit(queries[e, q].tolist()), updated)
+    return logits
+
+
+@pytest.mark.parametrize("mask", [ALL_SHOTS, torch.tensor([[[1, 1], [1, 0], [0, 1]], [[1, 0], [1, 1], [1, 0]]]).bool()])
+def test_logits_of_the_whole_model(support, queries, mask):
+    similarities = rand(9, 9)
+    model = make(VARIANTS["gcgpn-aux"], {"known": similarities})
+    expected = naive_gcgpn_aux(model, similarities, support, mask, queries)
+    close(model(support, mask, queries, CLASSES, S), expected)
+
+
+def test_novel_prototype_is_the_mean_of_the_normalised_shots_that_are_there(support):
+    mask = torch.tensor([[[1, 1], [1, 0], [0, 1]]] * 2).bool()
+    novel = make(VARIANTS["aux-only"]).context(support, mask, CLASSES, S).prototypes[:, S:]
+    for e in range(2):
+        for n in range(N):
+            shots = [unit(shot.tolist()) for shot, there in zip(support[e, n], mask[e, n], strict=True) if there]
+            close(novel[e, n], torch.tensor(mean(shots), dtype=torch.float64))
+
+
+def test_what_stands_in_the_padding_does_not_matter(support, queries):
+    model = make(VARIANTS["gcgpn-cos-aux"])
+    mask = torch.tensor([[[1, 0], [1, 1], [0, 1]]] * 2).bool()
+    other = torch.where(mask[..., None], support, 1e6)
+    close(model(other, mask, queries, CLASSES, S), model(support, mask, queries, CLASSES, S))
+
+
+def test_padding_gets_no_gradient(support, queries):
+    mask = torch.tensor([[[1, 0], [1, 1], [0, 1]]] * 2).bool()
+    support.requires_grad_()
+    make(VARIANTS["gcgpn-cos-aux"])(support, mask, queries, CLASSES, S).logsumexp(-1).sum().backward()
+    assert not support.grad[~mask].any()
+    assert support.grad[mask].any(-1).all()
+
+
+def test_episodes_do_not_see_each_other(support, queries):
+    model = make(VARIANTS["gcgpn-cos-aux"])
+    together = model(support, ALL_SHOTS, queries, CLASSES, S)
+    for e in range(2):
+        one = slice(e, e + 1)
+        close(model(support[one], ALL_SHOTS[one], queries[one], CLASSES[one], S), together[one])
+
+
+def test_learned_prototype_of_a_class_playing_novel_is_left_out(support, queries):
+    model = make(VARIANTS["gcgpn-cos-aux"])
+    before = model(support, ALL_SHOTS, queries, CLASSES, S)
+    with torch.no_grad():
+        model.prototypes[3] += 1
+    after = model(support, ALL_SHOTS, queries, CLASSES, S)
+    assert not torch.allclose(before[0], after[0])
+    assert torch.equal(before[1], after[1])
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_every_learnable_parameter_of_every_variant_gets_a_finite_gradient(support, queries, name):
+    similarities = {"known": rand(9, 9)} if VARIANTS[name].needs_relation else None
+    model = make(VARIANTS[name], similarities)
+    logits = model(support, ALL_SHOTS, queries, CLASSES, S)
+    nn.functional.cross_entropy(logits.flatten(0, 1), torch.arange(2 * Q) % (S + N)).backward()
+    for parameter in (each for each in model.parameters() if each.requires_grad):
+        assert parameter.grad.isfinite().all()
+
+
+def test_seen_prototypes_start_with_the_std_protocol_says():
+    model = build(VARIANTS["aux-only"], "identity", (200, 1, 1), 500)
+    assert model.prototypes.std().item() == pytest.approx(math.sqrt(2 / 200), rel=0.02)
+    assert model.classifier.temperature.item() == 10
+
+
+# What reduces to what, as protocol.md states it
+
+
+def test_both_switches_off_identity_and_raw_means_are_the_prototypes_of_pn(support):
+    pn = Variant(
+        "own-pn", (Op("identity"),), "", normalise_inputs=False, normalise_outputs=False, normalise_support=False, scales=False
+    )
+    model = build(pn, "identity", (D, 1, 1), T).double()
+    training_features = rand(T, 20, D, seed=5)
+    with torch.no_grad():
+        model.prototypes.copy_(training_features.mean(1))
+    expected = torch.zeros(2, S + N, D, dtype=torch.float64)
+    for e, classes in enumerate(CLASSES.tolist()):
+        for m, name in enumerate(classes):
+            rows = training_features[name] if m < S else support[e, m - S]
+            expected[e, m] = torch.tensor(mean(rows.tolist()), dtype=torch.float64)
+    close(model.joint_prototypes(model.context(support, ALL_SHOTS, CLASSES, S)), expected)
+
+
+def test_pn_classifies_by_distance_with_a_classifier_of_ones_own(support, queries):
+    class Distance(nn.Module):
+        def forward(self, queries, prototypes):
+            return -torch.cdist(queries, prototypes).square() / queries.shape[-1]
+
+    graph = GraphBlock(["identity"], D, normalise_inputs=False, normalise_outputs=False)
+    model = GraphPrototypeNetwork(nn.Identity(), T, D, [Identity()], graph, Distance(), normalise_support=False).double()
+    logits = model(support, ALL_SHOTS, queries, CLASSES, S)
+    for e, classes in enumerate(CLASSES.tolist()):
+        for q in range(Q):
+            for m, name in enumerate(classes):
+                prototype = model.prototypes[name].tolist() if m < S else mean(support[e, m - S].tolist())
+                expected = -(math.dist(queries[e, q].tolist(), prototype) ** 2) / D
+                assert logits[e, q, m].item() == pytest.approx(expected, abs=1e-10)
+
+
+def naive_attention(model, shot, classes):
+    """DFSLwoF's weight of a novel class at one shot: diag1 * average + diag2 * attended."""
+    keys = model.operators[0].similarity
+    weight, bias, scale = keys.query.weight.tolist(), keys.query.bias.tolist(), model.operators[0].temperature.item()
+    feature = unit(shot)
+    query = unit([dot(line, feature) + b for line, b in zip(weight, bias, strict=True)])
+    share = [math.exp(scale * dot(query, unit(keys.keys[name].tolist()))) for name in classes[:S]]
+    values = [unit(model.prototypes[name].tolist()) for name in classes[:S]]
+    attended = [sum(a * value[d] for a, value in zip(share, values, strict=True)) / sum(share) for d in range(D)]
+    (layer,) = model.graph.layers
+    diag1, diag2 = (layer.thetas[label].tolist() for label in ("identity-nn", model.operators[0].labels[0]))
+    return [a * x + b * y for a, x, b, y in zip(diag1, feature, diag2, attended, strict=True)]
+
+
+def attention_variant():
+    return Variant("own-attention", (Op("keys"), *AUX), "", fixed_theta=("identity-ss",), normalise_outputs=False, scales=False)
+
+
+def test_attention_scale_starts_at_ten():
+    assert build(attention_variant(), "identity", (D, 1, 1), T).operators[0].temperature.item() == 10
+
+
+def test_inputs_normalised_outputs_not_aux_and_keys_are_the_attention_generator_at_one_shot(support, queries):
+    model = make(attention_variant())
+    with torch.no_grad():
+        model.graph.layers[0].scales.fill_(1)
+    one, mask = support[:, :, :1], ALL_SHOTS[:, :, :1]
+    expected = torch.zeros(2, S + N, D, dtype=torch.float64)
+    for e, classes in enumerate(CLASSES.tolist()):
+        for m, name in enumerate(classes):
+            weight = (
+                unit(model.prototypes[name].tolist()) if m < S else naive_attention(model, one[e, m - S, 0].tolist(), classes)
+            )
+            expected[e, m] = torch.tensor(weight, dtype=torch.float64)
+    close(model.joint_prototypes(model.context(one, mask, CLASSES, S)), expected)
+    logits = model.classifier.temperature * normalise(queries) @ normalise(expected).mT
+    close(model(one, mask, queries, CLASSES, S), logits)
+
+
+def test_both_switches_on_and_aux_alone_are_the_average_generator_up_to_a_scale_per_row(support, queries):
+    model = make(VARIANTS["aux-only"])
+    (layer,) = model.graph.layers
+    diagonal = layer.thetas["identity-nn"].tolist()
+    expected = torch.zeros(2, S + N, D, dtype=torch.float64)
+    for e, classes in enumerate(CLASSES.tolist()):
+        for m, name in enumerate(classes):
+            if m < S:
+                weight = model.prototypes[name].tolist()
+            else:
+                average = mean([unit(shot) for shot in support[e, m - S].tolist()])
+                weight = [a * x for a, x in zip(diagonal, average, strict=True)]
+            expected[e, m] = torch.tensor(weight, dtype=torch.float64)
+    updated = model.joint_prototypes(model.context(support, ALL_SHOTS, CLASSES, S))
+    ratio = updated / expected
+    close(ratio, ratio[..., :1].expand_as(ratio))
+    assert (ratio > 0).all()
+    close(model(support, ALL_SHOTS, queries, CLASSES, S), model.classifier(queries, expected))

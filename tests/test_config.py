@@ -1,0 +1,167 @@
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protograph.config import DEMO, PAPER, RECIPES, Recipe, RunConfig, differences, find_recipe, read_toml, typed
+from protograph.data import DATASETS, Dataset, Source
+from protograph.errors import InputError
+from protograph.training import configure, learning_rate
+
+CONFIG = RunConfig("letters", "gcgpn-aux", 5, 3, "conv4-32", ("unicode", "own.csv"), PAPER, "abc", ("plugin.py",))
+RATES = st.floats(1e-6, 10, allow_nan=False)
+
+
+@given(
+    rate=RATES,
+    drops=st.lists(st.tuples(st.integers(0, 99), RATES)),
+    epochs=st.integers(1, 500),
+    nesterov=st.booleans(),
+    weight_decay=RATES,
+)
+def test_a_configuration_survives_json(**changes: Any) -> None:
+    config = replace(CONFIG, recipe=replace(PAPER, **{**changes, "drops": tuple(changes["drops"])}))
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_recipe_survives_json_under_its_own_name(recipe: Recipe) -> None:
+    config = replace(CONFIG, recipe=recipe)
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert find_recipe(recipe.name) is recipe
+
+
+def test_toml_settings_are_read_and_typed(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('shots = 5\nvariant = "gcgpn"\n[recipe]\nepochs = 9\nrate = 1\ndrops = [[3, 0.01], [6, 0.001]]\n')
+    read = read_toml(path)
+    assert (read["shots"], read["variant"]) == (5, "gcgpn")
+    recipe = typed(PAPER, read["recipe"], "recipe")
+    assert recipe == replace(PAPER, epochs=9, rate=1.0, drops=((3, 0.01), (6, 0.001)))
+    assert isinstance(recipe.rate, float)
+
+
+def test_a_missing_or_broken_toml_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.toml"):
+        read_toml(tmp_path / "absent.toml")
+    (tmp_path / "broken.toml").write_text("epochs = = 3")
+    with pytest.raises(InputError, match=r"broken\.toml is not TOML.*line 1"):
+        read_toml(tmp_path / "broken.toml")
+
+
+def test_command_line_values_are_read_by_the_setting_s_type() -> None:
+    changed = typed(PAPER, {"epochs": "4", "rate": "0.5", "nesterov": "False", "scheme": "per-class"}, "recipe")
+    assert changed == replace(PAPER, epochs=4, rate=0.5, nesterov=False, scheme="per-class")
+
+
+@pytest.mark.parametrize(("wrong", "nearest"), [("epoch", "epochs"), ("weightdecay", "weight_decay"), ("Rate", "rate")])
+def test_an_unknown_setting_shows_the_nearest_names(wrong: str, nearest: str) -> None:
+    with pytest.raises(InputError, match=f"'{wrong}'.*did you mean .*{nearest}"):
+        typed(PAPER, {wrong: 3}, "recipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", "three"), ("epochs", 2.5), ("epochs", "2.5"), ("epochs", True), ("rate", "fast"), ("rate", True),
+        ("anneal", "maybe"), ("anneal", 1), ("drops", 3), ("drops", "20"), ("scheme", 3), ("name", 3),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"'{name}'"):
+        typed(PAPER, {name: value}, "recipe")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"validation_episodes": 0}, "validation_episodes"),
+        ({"rate": 0.0}, "rate"),
+        ({"rate": math.nan}, "rate"),
+        ({"rate": math.inf}, "rate"),
+        ({"scheme": "some"}, "some"),
+        ({"anneal": True}, "drops"),
+        ({"warmup": -5}, "warmup"),
+        ({"patience": -1}, "patience"),
+        ({"momentum": -0.5}, "momentum"),
+        ({"momentum": 0.0}, "nesterov"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+        ({"drops": [20, 40]}, "drops"),
+        ({"drops": [[20, "low"]]}, "drops"),
+    ],
+)
+def test_a_recipe_that_cannot_be_meant_is_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        typed(PAPER, changes, "recipe")
+
+
+def test_recipes_derive_from_one_another(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-32", "demo", "a toy"))
+    own = configure(toy, "gcgpn-aux").recipe
+    assert own == DEMO
+    derived = configure(toy, "gcgpn-aux", recipe="paper", changes={"epochs": 2}).recipe
+    changed = {name for name, value in asdict(derived).items() if value != asdict(PAPER)[name]}
+    assert changed == {"epochs"}
+
+
+def test_what_is_not_given_takes_the_datasets_default(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-64", "paper", "a toy"))
+    config = configure(toy, "gcgpn-aux")
+    assert (config.backbone, config.recipe, config.relations) == ("conv4-64", PAPER, ("kinship",))
+    assert config.fingerprint == toy.fingerprint
+    assert configure(toy, "aux-only").relations == ()
+
+
+def test_a_relation_that_would_be_ignored_is_refused(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-32", "demo", "a toy"))
+    with pytest.raises(InputError, match=r"'aux-only' uses no side information.*'kinship'"):
+        configure(toy, "aux-only", relations=["kinship"])
+
+
+def test_differences_name_both_values() -> None:
+    other = replace(CONFIG, seed=4, recipe=replace(PAPER, epochs=2))
+    assert differences(CONFIG, other) == ["seed is 4 there, not 3", "recipe.epochs is 2 there, not 75"]
+    assert differences(CONFIG, replace(CONFIG)) == []
+
+
+def test_the_paper_recipe_drops_its_rate_after_epochs_20_40_50_60() -> None:
+    rates = {epoch: learning_rate(PAPER, epoch * PAPER.steps) for epoch in range(PAPER.epochs)}
+    expected = {
+        0: 0.1,
+        19: 0.1,
+        20: 0.006,
+        39: 0.006,
+        40: 0.0012,
+        49: 0.0012,
+        50: 0.00024,
+        59: 0.00024,
+        60: 0.000048,
+        74: 0.000048,
+    }
+    assert {epoch: rates[epoch] for epoch in expected} == expected
+    assert learning_rate(PAPER, 20 * PAPER.steps - 1) == 0.1
+
+
+def test_annealing_follows_half_a_cosine_to_zero() -> None:
+    recipe = Recipe("own", epochs=4, steps=25, rate=0.4, anneal=True)
+    rates = [learning_rate(recipe, step) for step in range(100)]
+    assert rates[0] == 0.4
+    assert rates[50] == pytest.approx(0.2)
+    assert rates[25] == pytest.approx(0.2 + 0.2 * math.sqrt(0.5))
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < 0.001
+
+
+def test_warm_up_rises_evenly_to_the_rate_it_then_leaves_alone() -> None:
+    recipe = Recipe("own", epochs=4, steps=25, rate=0.4, warmup=8)
+    rates = [learning_rate(recipe, step) for step in range(100)]
+    assert rates[:8] == pytest.approx([0.4 * (step + 1) / 8 for step in range(8)])
+    assert set(rates[8:]) == {0.4}
+    annealed = replace(recipe, anneal=True)
+    assert learning_rate(annealed, 3) == pytest.approx(0.5 * learning_rate(replace(annealed, warmup=0), 3))

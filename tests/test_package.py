@@ -1,0 +1,67 @@
+"""The package as users get it: the built wheel, the bare source folder, the README's example."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def clean_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a new environment that has the dependencies and not Protograph."""
+    folder = tmp_path_factory.mktemp("clean")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = next((folder / "lib").glob("python*/site-packages"))
+    # Names in a .pth file are searched, but their own .pth files (such as an editable install's) are not read.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = folder / "bin" / "python"
+    missing = subprocess.run([python, "-c", "import protograph"], capture_output=True, text=True, cwd=folder)
+    assert "No module named 'protograph'" in missing.stderr
+    return python
+
+
+def run(*command: object, cwd: Path, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=cwd, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+TINY = ("--set", "epochs=1", "--set", "steps=2", "--set", "episodes=1", "--set", "validation_episodes=2")
+
+
+def test_runs_from_its_source_folder_uninstalled(clean_python: Path, tmp_path: Path) -> None:
+    assert "gcgpn-aux-split" in run(clean_python, "-m", "protograph", "variants", cwd=tmp_path, PYTHONPATH=str(ROOT / "src"))
+
+
+def test_the_wheel_runs_the_command_in_a_clean_environment(clean_python: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=ROOT)
+    (wheel,) = tmp_path.glob("*.whl")
+    site = next(clean_python.parents[1].glob("lib/python*/site-packages"))
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel, cwd=tmp_path)
+    assert (site / "protograph" / "py.typed").exists()
+    out = run(clean_python, "-m", "protograph", "train", *TINY, "--out", tmp_path / "run", "--json", cwd=tmp_path)
+    assert '"h_mean"' in out
+    assert (tmp_path / "run" / "operator.png").exists()
+
+
+def test_the_readme_example_runs_as_written(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 12
+    out = run(sys.executable, "-c", example, cwd=tmp_path)
+    assert "mean" in out
+
+
+def test_the_readme_names_commands_that_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"`make (\w+)`|^make (\w+)", text, re.MULTILINE))
+    assert targets
+    for target in (first or second for first, second in targets):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
