@@ -1,5 +1,6 @@
 """How a run is configured: frozen, complete, and the same words everywhere."""
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -21,7 +22,8 @@ class Recipe:
     rate, drops:               learning rate, and (epoch, rate) pairs from which epoch on another one holds
     anneal:                    instead of drops, follow a half cosine from `rate` to zero
     warmup:                    steps over which the rate rises from zero
-    decay_scalars:             whether weight decay also pulls on temperatures, scales, biases and norms
+    decay_scalars:             whether weight decay also pulls on scalars and vectors (temperatures, scales, diagonal
+                               thetas, biases, norms)
     temperature:               where the cosine classifier's temperature starts
     patience:                  stop after so many epochs without a better validation H-Mean; 0: never
     validation_episodes:       fixed episodes that select the epoch
@@ -53,8 +55,16 @@ class Recipe:
         for name in ("epochs", "steps", "episodes", "ways", "validation_episodes"):
             if getattr(self, name) < 1:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 1, not {getattr(self, name)}")
-        if self.rate <= 0:
+        if not 0 < self.rate < math.inf:
             raise InputError(f"recipe '{self.name}': rate must be above 0, not {self.rate}")
+        for name in ("warmup", "patience", "momentum", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
+        if self.nesterov and not self.momentum:
+            raise InputError(f"recipe '{self.name}': nesterov needs momentum: set nesterov=false too")
+        for drop in self.drops:
+            if not (isinstance(drop, tuple) and [type(part) for part in drop] in ([int, float], [int, int])):
+                raise InputError(f"recipe '{self.name}': drops are (epoch, rate) pairs, not {drop!r}")
         if self.scheme not in ("total", "per-class"):
             raise unknown("query scheme", self.scheme, ("total", "per-class"))
         if self.anneal and self.drops:
@@ -66,7 +76,7 @@ DEMO = replace(
     PAPER,
     name="demo",
     epochs=10,
-    steps=75,
+    steps=65,
     seen_queries=45,
     rate=0.2,
     drops=(),
@@ -129,9 +139,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     """A user's configuration file: the options of `train` at the top, changes to the recipe under [recipe]."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise InputError(f"no configuration file at {path}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 

@@ -46,8 +46,9 @@ class EpisodeSpec:
 
     def __post_init__(self) -> None:
         source, kind = (self.seen, "seen") if self.novel is None else (self.novel, "novel")
-        if min(self.ways, self.shots, self.novel_queries, self.seen_queries) < 1:
-            raise InputError("ways, shots and queries must be at least 1")
+        for name in ("ways", "shots", "novel_queries", "seen_queries"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {getattr(self, name)}")
         if self.ways > len(source) - (self.novel is None):
             raise InputError(f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways")
         fewest, needed = int(source.counts.min()), self.shots + self.novel_queries
@@ -195,7 +196,8 @@ def _uniform_queries(spec: EpisodeSpec, seen: Tensor, generator: torch.Generator
         rows = _within_supply(rows, spec.seen.counts[seen])
     same = rows[:, :, None] == rows[:, None, :]  # [E, q, q]
     first = same.int().argmax(dim=2)  # the first query of the same class
-    rank = same.tril(-1).sum(dim=2)  # how many before this one
+    place = torch.arange(queries, device=seen.device)
+    rank = (same & (place[:, None] > place)).sum(dim=2)  # how many before this one
     pool_rows = seen.gather(1, rows)
     orders = _pictures(spec.seen, pool_rows, spec.seen.pictures.shape[1], generator)  # [E, q, M]
     picked = orders.gather(1, first[:, :, None].expand_as(orders)).gather(2, rank[:, :, None])[:, :, 0]

@@ -1,11 +1,13 @@
 """Pictures of a run: learning curves, one test episode, the operator of that episode."""
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from protograph.config import RunConfig
 from protograph.data import Dataset
 from protograph.episodes import Episodes, sample
 from protograph.evaluation import EVALUATION_SEED, evaluation_spec, extract
+from protograph.files import write_atomically
 from protograph.nn.model import GraphPrototypeNetwork
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers, and in grey
@@ -30,8 +33,7 @@ def draw_curves(histories: Mapping[str, list[dict[str, Any]]], path: Path) -> No
     for (name, history), colour in zip(histories.items(), COLOURS * len(histories), strict=False):
         epochs = [epoch["epoch"] for epoch in history]
         left.plot(epochs, [epoch["loss"] for epoch in history], color=colour, marker="o", markersize=3, label=name)
-        means = torch.tensor([epoch["validation"]["h_mean"]["mean"] for epoch in history])
-        spread = torch.tensor([epoch["validation"]["h_mean"]["ci95"] for epoch in history])
+        means, spread = (np.array([epoch["validation"]["h_mean"][key] for epoch in history]) for key in ("mean", "ci95"))
         right.plot(epochs, means, color=colour, marker="o", markersize=3, label=name)
         right.fill_between(epochs, means - spread, means + spread, color=colour, alpha=0.2, linewidth=0)
     left.set(xlabel="epoch", ylabel="training loss")
@@ -50,17 +52,20 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
     answers, targets = logits[0].argmax(-1), episode.targets[0]
     rows = list(range(episode.seen, episode.classes.shape[1]))
     per_class = len(targets) // 2 // len(rows)
+    queries = min(queries, per_class)
     seen_queries = torch.arange(len(rows) * queries).view(len(rows), queries)
     shots = episode.support.shape[2]
     columns = shots + 2 * queries + 2  # a gap before each group of queries
-    figure, grid = plt.subplots(len(rows), columns, figsize=(0.62 * columns, 0.92 * len(rows) + 0.7), layout="constrained")
+    figure, grid = plt.subplots(
+        len(rows), columns, squeeze=False, figsize=(0.62 * columns, 0.92 * len(rows) + 0.7), layout="constrained"
+    )
     for axes in grid.flat:
         axes.axis("off")
     for line, row in enumerate(rows):
         first = len(targets) // 2 + line * per_class
         for shot in range(shots):
             _show(grid[line, shot], dataset, int(episode.support[0, line, shot]), _name(dataset, episode, row), "black")
-        novel = range(first, first + min(queries, per_class))
+        novel = range(first, first + queries)
         for group, chosen in enumerate((novel, seen_queries[line].tolist())):
             for place, query in enumerate(chosen):
                 right = bool(answers[query] == targets[query])
@@ -109,7 +114,9 @@ def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunCon
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", width_ratios=(1, 1.15))
     ordered = matrix[order][:, order]
     off_diagonal = ordered[~torch.eye(classes, dtype=torch.bool)]
-    image = left.imshow(ordered, cmap="viridis", vmin=0, vmax=float(off_diagonal.quantile(0.995)), interpolation="nearest")
+    image = left.imshow(
+        ordered.numpy(), cmap="viridis", vmin=0, vmax=float(off_diagonal.quantile(0.995)), interpolation="nearest"
+    )
     for line in (episode.seen - 0.5,):
         left.axhline(line, color="white", linewidth=0.8)
         left.axvline(line, color="white", linewidth=0.8)
@@ -127,7 +134,7 @@ def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Data
     novel = matrix[episode.seen :]
     count = min(strongest, matrix.shape[1])
     values, columns = novel.topk(count, dim=1)
-    axes.imshow(values, cmap="viridis", vmin=0, aspect="auto")
+    axes.imshow(values.numpy(), cmap="viridis", vmin=0, aspect="auto")
     for row in range(len(novel)):
         for place in range(count):
             dark = values[row, place] > 0.6 * values.max()
@@ -139,15 +146,12 @@ def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Data
     axes.set_title(f"what each novel class takes from its {count} strongest relations", fontsize=9)
 
 
-def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, folder: Path) -> list[Path]:
+def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, folder: Path) -> None:
     """All pictures of a finished run, into its folder."""
     history = [json.loads(line) for line in (folder / "epochs.jsonl").read_text(encoding="utf-8").splitlines()]
-    drawn = [folder / "curves.png", folder / "episode.png"]
-    draw_curves({config.variant: history}, drawn[0])
-    draw_episode(model, dataset, config, drawn[1])
-    if draw_operator(model, dataset, config, folder / "operator.png"):
-        drawn.append(folder / "operator.png")
-    return drawn
+    draw_curves({config.variant: history}, folder / "curves.png")
+    draw_operator(model, dataset, config, folder / "operator.png")
+    draw_episode(model, dataset, config, folder / "episode.png")  # last: where it is, all are
 
 
 def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig) -> tuple[Episodes, Tensor]:
@@ -178,7 +182,8 @@ def _side_by_side(matrix: Tensor, seen: int) -> Tensor:
 
 def _show(axes: Axes, dataset: Dataset, picture: int, title: str, colour: str) -> None:
     pixels = dataset.store.pixels[picture].cpu()
-    axes.imshow(pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0), cmap="gray", vmin=0, vmax=255)
+    shown = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
+    axes.imshow(shown.numpy(), cmap="gray", vmin=0, vmax=255)
     axes.set_title(title, fontsize=8, color=colour, pad=2)
 
 
@@ -187,6 +192,7 @@ def _name(dataset: Dataset, episode: Episodes, row: int) -> str:
 
 
 def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
     plt.close(figure)
+    write_atomically(path, content.getvalue())

@@ -59,12 +59,11 @@ class Run:
                     "or remove the folder"
                 )
             return found
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or _foreign(folder)):
             raise InputError(f"{folder} exists and is not a run folder: choose another --out")
-        run = cls(folder, config)
         write_json(folder / "environment.json", environment())
         write_json(folder / "config.json", config.to_dict())
-        return run
+        return cls(folder, config)
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -73,15 +72,20 @@ class Run:
             return cls(folder, RunConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"{folder} is not a run folder: it has no config.json") from error
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{folder / 'config.json'} is damaged ({error}): train again into another --out") from error
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, then bring epochs.jsonl up to it."""
         values = {name: value for name, value in vars(checkpoint).items() if name != "tensors"}
         tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
-        metadata = {"progress": json.dumps(values), "digest": _digest(tensors)}
+        progress = json.dumps(values)
+        metadata = {"progress": progress, "digest": _digest(progress, tensors)}
         write_atomically(self.folder / "checkpoint.safetensors", save(tensors, metadata))
+        self.write_history(checkpoint)
+
+    def write_history(self, checkpoint: Checkpoint) -> None:
+        """Bring epochs.jsonl up to a checkpoint."""
         lines = "".join(json.dumps(epoch) + "\n" for epoch in checkpoint.history)
         write_atomically(self.folder / "epochs.jsonl", lines.encode())
 
@@ -94,12 +98,11 @@ class Run:
         try:
             tensors = load(content)
             header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-            values = json.loads(header["progress"])
-        except (SafetensorError, ValueError, KeyError) as error:
+            if header["digest"] != _digest(header["progress"], tensors):
+                raise ValueError("its contents do not match their checksum")
+            return Checkpoint(tensors, **json.loads(header["progress"]))
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is damaged ({error}): remove the folder and train again") from error
-        if header["digest"] != _digest(tensors):
-            raise InputError(f"{path} is damaged (its contents do not match their checksum): remove the folder and train again")
-        return Checkpoint(tensors, **values)
 
     def weights(self, which: str) -> dict[str, Tensor]:
         """The `best` or `last` weights."""
@@ -115,7 +118,13 @@ class Run:
     def measures(self) -> dict[str, Any] | None:
         """What measures.json says, once the run is complete."""
         path = self.folder / "measures.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
+        return found
 
 
 def environment() -> dict[str, Any]:
@@ -132,9 +141,15 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _foreign(folder: Path) -> list[Path]:
+    """What lies in a folder besides the traces of a run that was killed while it claimed it."""
+    own = ("environment.json", ".environment.json.", ".config.json.")
+    return [path for path in folder.iterdir() if not path.name.startswith(own)]
+
+
+def _digest(progress: str, tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.blake2b(progress.encode(), digest_size=16)
     for name in sorted(tensors):
-        digest.update(name.encode())
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
         digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

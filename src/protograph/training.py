@@ -53,12 +53,12 @@ def train(
         recipe.validation_episodes,
     )
     evaluation_spec(dataset, "test", recipe.ways, config.shots, recipe.test_queries)
+    optimiser = make_optimiser(model, recipe)
     run = Run.claim(Path(folder), config)
     if run.measures is not None:
         return run.measures
 
     keep_freed_memory()
-    optimiser = make_optimiser(model, recipe)
     state = restore(run, model, optimiser) or Checkpoint(tensors={})
     store = dataset.store.to(device)
     loss_sum = state.tensors.get("progress.loss_sum", torch.zeros((), dtype=torch.float64)).to(device)
@@ -67,7 +67,7 @@ def train(
     best = state.part("best.")
 
     with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
-        for step in range(state.step, last_step):
+        for step in range(state.step, state.step if out_of_patience(recipe, state) else last_step):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(recipe, step)
             generator = seeded(config.seed, "train", step, device=device)
@@ -94,10 +94,15 @@ def train(
                 state.tensors = snapshot(model, optimiser, best, loss_sum)
                 run.save(state)
                 saved = time.monotonic()
-            if ends and recipe.patience and epoch - state.best_epoch >= recipe.patience:
+            if ends and out_of_patience(recipe, state):
                 progress.say(f"stopped: no better validation H-Mean for {recipe.patience} epochs")
                 break
     return conclude(run, model, dataset, state, progress)
+
+
+def out_of_patience(recipe: Recipe, state: Checkpoint) -> bool:
+    """Whether the last `patience` epochs brought no better validation H-Mean."""
+    return bool(recipe.patience) and len(state.history) - state.best_epoch >= recipe.patience
 
 
 def training_step(
@@ -142,6 +147,7 @@ def configure(
     if relations and not needed:
         raise InputError(f"variant '{variant}' uses no side information: leave out the relation '{relations[0]}'")
     named = relations if relations is not None else list(dataset.relations)
+    named = [name if name in dataset.relations or not Path(name).suffix else str(Path(name).resolve()) for name in named]
     return RunConfig(
         dataset=dataset.name,
         variant=variant,
@@ -279,6 +285,7 @@ def conclude(run: Run, model: GraphPrototypeNetwork, dataset: Dataset, state: Ch
         "last_epoch": {"epoch": len(state.history), "measures": as_json(last)},
         "training_seconds": round(state.seconds, 1),
     }
+    run.write_history(state)
     write_json(run.folder / "measures.json", result)
     return result
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from protograph import training
+from protograph import figures, training
 from protograph.cli import app
 from protograph.data import DATASETS, Dataset, Source
 from protograph.variants import OPERATORS, VARIANTS
@@ -39,6 +39,10 @@ def protograph(*arguments: str | Path) -> Result:
 
 def train(*arguments: str | Path) -> Result:
     return protograph("train", "--dataset=toy", "--device=cpu", *SETS, *arguments)
+
+
+def die(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def check_refused(result: Result, *named: str) -> None:
@@ -84,10 +88,6 @@ def finished(toy: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run killed when its training was done and its test was not."""
-
-    def die(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(training, "conclude", die)
         assert train("--out", tmp_path / "run").exit_code == 130
@@ -238,7 +238,7 @@ def test_a_disk_that_runs_full_leaves_whole_files_and_the_same_command_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", until_full)
-        check_refused(train("--out", tmp_path / "run"), "No space left on device", "same command", "--out")
+        check_refused(train("--out", tmp_path / "run", "--json"), "No space left on device", "same command", "--out")
     assert not [file for file in (tmp_path / "run").iterdir() if file.name.startswith(".")]
     assert len(list((tmp_path / "run").iterdir())) == room
     result = train("--out", tmp_path / "run")
@@ -282,6 +282,16 @@ def test_a_finished_run_prints_its_result_again(finished: Path) -> None:
     result = train("--out", finished, "--variant=aux-only", "--set=epochs=2", "--set=steps=8", "--json")
     assert json.loads(result.stdout) == json.loads(before)
     assert (finished / "measures.json").read_bytes() == before
+
+
+def test_pictures_that_an_interruption_prevented_are_drawn_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(figures, "draw_operator", die)
+        assert train("--out", tmp_path / "run").exit_code == 130
+    assert train("--out", tmp_path / "run").exit_code == 0
+    assert (tmp_path / "run" / "operator.png").exists()
 
 
 @pytest.mark.parametrize("changes", [["--set=test_queries=2"], ["--set=ways=1"], ["--shots=4"]], ids=str)

@@ -37,7 +37,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         except InputError as error:
             errors().print(f"[bold red]error:[/] {_escaped(str(error))}")
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR):
                 raise
             where = f" ({error.filename})" if error.filename else ""
             errors().print(

@@ -44,18 +44,21 @@ def evaluate_command(
         )
     model = make_model(config, data)
     load_weights(model, opened.weights(epoch), opened)
+    shots = config.shots if shots is None else shots
+    ways = config.recipe.ways if ways is None else ways
+    queries = config.recipe.test_queries if queries is None else queries
     measures = measures_as_json(
         evaluate(
             model.to(find_device(device)),
             data,
             split,
-            shots or config.shots,
-            ways or config.recipe.ways,
-            queries or config.recipe.test_queries,
+            shots,
+            ways,
+            queries,
             episodes,
             progress=progress,
         )
     )
     result = {"run": str(run), "split": split, "episodes": episodes, "epoch": epoch, "measures": measures}
-    title = f"{config.dataset}, {shots or config.shots}-shot, {episodes} {split} episodes, {epoch} epoch"
+    title = f"{config.dataset}, {shots}-shot, {episodes} {split} episodes, {epoch} epoch"
     show(result, measures_table({config.variant: measures}, title), as_json)

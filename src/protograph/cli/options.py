@@ -28,8 +28,8 @@ def find_device(name: str) -> torch.device:
         return best_device()
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device '{name}' cannot be used here: use auto or cpu") from error
     return device
 
@@ -40,4 +40,4 @@ def load_plugins(paths: list[Path] | tuple[str, ...] | None) -> tuple[str, ...]:
         if not Path(path).is_file():
             raise InputError(f"no plugin file at {path}")
         runpy.run_path(str(path))
-    return tuple(str(path) for path in paths or ())
+    return tuple(str(Path(path).resolve()) for path in paths or ())

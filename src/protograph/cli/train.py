@@ -14,7 +14,9 @@ from protograph.figures import draw_run
 from protograph.runs import Run
 from protograph.training import configure, load_weights, make_model, train
 
-SETTINGS = ("dataset", "variant", "shots", "recipe", "seed", "relations", "backbone", "out")
+SETTINGS: dict[str, type] = {
+    "dataset": str, "variant": str, "shots": int, "recipe": str, "seed": int, "relations": list, "backbone": str, "out": str,
+}  # fmt: skip
 
 
 @reported
@@ -99,9 +101,13 @@ def _settings(path: Path | None, given: dict[str, Any], changes: list[str] | Non
         settings["recipe"] = table.pop("base", None)
         if settings["recipe"] is None:
             del settings["recipe"]
-    for name in settings:
+    for name, value in settings.items():
         if name not in SETTINGS:
             raise unknown(f"setting in {path}", name, SETTINGS)
+        listed = value if isinstance(value, list) else []
+        if type(value) is not SETTINGS[name] or not all(isinstance(each, str) for each in listed):
+            wanted = {str: "a string", int: "a whole number", list: "a list of strings"}[SETTINGS[name]]
+            raise InputError(f"{path}: setting '{name}' must be {wanted}, not {value!r}")
     for change in changes or ():
         name, equals, value = change.partition("=")
         if not equals:
