@@ -76,7 +76,7 @@ DEMO = replace(
     PAPER,
     name="demo",
     epochs=10,
-    steps=65,
+    steps=55,
     seen_queries=45,
     rate=0.2,
     drops=(),

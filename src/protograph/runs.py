@@ -58,6 +58,8 @@ class Run:
                     f"{folder} was made with another configuration ({'; '.join(different)}): choose another --out, "
                     "or remove the folder"
                 )
+            for left in folder.glob(".checkpoint.safetensors.*"):  # by a run that was killed while saving
+                left.unlink(missing_ok=True)
             return found
         if folder.exists() and (not folder.is_dir() or _foreign(folder)):
             raise InputError(f"{folder} exists and is not a run folder: choose another --out")

@@ -19,9 +19,9 @@ from protograph.training import load_weights, make_model
 def evaluate_command(
     run: Annotated[Path, typer.Argument(help="Run folder that `protograph train` made.")],
     root: Root = None,
-    shots: Annotated[int | None, typer.Option(help="Examples of each novel class. [default: as trained]")] = None,
-    ways: Annotated[int | None, typer.Option(help="Novel classes of an episode. [default: as trained]")] = None,
-    queries: Annotated[int | None, typer.Option(help="Queries of each novel class. [default: as trained]")] = None,
+    shots: Annotated[int | None, typer.Option(help="Examples of each novel class. (default: as trained)")] = None,
+    ways: Annotated[int | None, typer.Option(help="Novel classes of an episode. (default: as trained)")] = None,
+    queries: Annotated[int | None, typer.Option(help="Queries of each novel class. (default: as trained)")] = None,
     episodes: Annotated[int, typer.Option(help="How many episodes, always the same ones.", min=1)] = 600,
     split: Annotated[str, typer.Option(help="test or validation.")] = "test",
     epoch: Annotated[str, typer.Option(help="Weights of the best or the last epoch.")] = "best",

@@ -21,26 +21,26 @@ SETTINGS: dict[str, type] = {
 
 @reported
 def train_command(
-    dataset: Annotated[str | None, typer.Option(help="Dataset, see `protograph datasets`. [default: letters]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Dataset, see `protograph datasets`. (default: letters)")] = None,
     root: Root = None,
-    variant: Annotated[str | None, typer.Option(help="Model, see `protograph variants`. [default: gcgpn-aux]")] = None,
-    shots: Annotated[int | None, typer.Option(help="Examples of each novel class (K). [default: 1]")] = None,
+    variant: Annotated[str | None, typer.Option(help="Model, see `protograph variants`. (default: gcgpn-aux)")] = None,
+    shots: Annotated[int | None, typer.Option(help="Examples of each novel class (K). (default: 1)")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help=f"How to train: {', '.join(RECIPES)}. [default: the dataset's own]")
+        str | None, typer.Option(help=f"How to train: {', '.join(RECIPES)}. (default: the dataset's own)")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and training episodes. [default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and training episodes. (default: 0)")] = None,
     relations: Annotated[
         list[str] | None,
         typer.Option(
             help="Side information: a relation of the dataset's, or a .csv/.npz similarity matrix with class names; "
-            "repeat it for several operators. [default: the dataset's own]",
+            "repeat it for several operators. (default: the dataset's own)",
             show_default=False,
         ),
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="Network for the pictures. [default: the dataset's own]")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Network for the pictures. (default: the dataset's own)")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Run folder. [default: runs/DATASET/K-shot/VARIANT/RECIPE-SEED]", show_default=False),
+        typer.Option(help="Run folder. (default: runs/DATASET/K-shot/VARIANT/RECIPE-SEED)", show_default=False),
     ] = None,
     change: Annotated[
         list[str] | None,
@@ -48,7 +48,10 @@ def train_command(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A TOML file with these options and a [recipe] table; options given here win.", show_default=False),
+        typer.Option(
+            help="A TOML file with these options, and changes to the recipe in a table of that name; options given here win.",
+            show_default=False,
+        ),
     ] = None,
     plugin: Plugins = None,
     device: Device = "auto",

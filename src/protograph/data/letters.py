@@ -46,7 +46,7 @@ CANVAS = 2 * SIZE  # glyphs are set at twice the size and sampled down
 ALIKE = 0.015  # letters whose median cosine distance over the faces is below this are one class
 BEND = (0.16, 0.24, 0.12, 0.12, 0.15)  # largest change of scale, shear, bend, twist and shift, in half pictures
 INK, GRAIN, BLOTS = 180, 15, 15  # faintest ink, grey levels of noise by pixel and by patch
-STRIP = (10, 17)  # width of the strip that hides part of every letter, in pixels
+STRIP = (7, 14)  # width of the strip that hides part of every letter, in pixels
 VERSION = 1  # to be raised whenever the drawings change
 
 Pixels = NDArray[np.uint8]
