@@ -20,7 +20,15 @@ from protograph.data import open_dataset
 from protograph.episodes import fixed_episodes, seeded
 from protograph.evaluation import EVALUATION_SEED, episode_measures, evaluation_spec, extract, measure
 from protograph.runs import environment
-from protograph.training import best_device, configure, keep_freed_memory, make_model, make_optimiser, training_spec, training_step
+from protograph.training import (
+    best_device,
+    configure,
+    keep_freed_memory,
+    make_model,
+    make_optimiser,
+    training_spec,
+    training_step,
+)
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
