@@ -37,9 +37,6 @@ def demo_command(
         results[variant] = run_training(config, dataset, folder, device, progress)
         histories[variant] = [json.loads(line) for line in (folder / "epochs.jsonl").read_text(encoding="utf-8").splitlines()]
     draw_curves(histories, out / "curves.png")
-    title = (
-        f"letters: {dataset.seen} seen classes + 5 novel ones from 1 example each, 600 test episodes, "
-        "accuracies in % with 95 % intervals"
-    )
+    title = f"letters: {dataset.seen} seen classes + 5 novel ones from 1 example each; % over 600 test episodes ± 95 % interval"
     show(results, measures_table({name: result["measures"] for name, result in results.items()}, title), as_json)
     progress.say(f"pictures: {out / 'curves.png'}, {out}/*/episode.png, {out / VARIANTS[1] / 'operator.png'}")
