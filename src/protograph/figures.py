@@ -1,7 +1,6 @@
 """Pictures of a run: learning curves, one test episode, the operator of that episode."""
 
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from protograph.episodes import Episodes, sample
 from protograph.evaluation import EVALUATION_SEED, evaluation_spec, extract
 from protograph.files import write_atomically
 from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.operators import Context
+from protograph.runs import Run
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers, and in grey
 RIGHT, WRONG = "#009e73", "#d55e00"
@@ -48,7 +49,9 @@ def draw_curves(histories: Mapping[str, list[dict[str, Any]]], path: Path) -> No
 @torch.inference_mode()
 def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, queries: int = 6) -> None:
     """One test episode: the examples of each novel class, and queries with the answers they got in the joint label space."""
-    episode, logits = _test_episode(model, dataset, config)
+    episode, context = _test_episode(model, dataset, config)
+    features = extract(model, dataset.store, episode.queries[0])
+    logits = model.classifier(features[None], model.joint_prototypes(context))
     answers, targets = logits[0].argmax(-1), episode.targets[0]
     rows = list(range(episode.seen, episode.classes.shape[1]))
     per_class = len(targets) // 2 // len(rows)
@@ -89,22 +92,21 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
 
 
 @torch.inference_mode()
-def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, strongest: int = 10) -> bool:
+def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, strongest: int = 10) -> None:
     """The learned operator of one test episode: the whole matrix, and what the novel classes take from which classes.
 
-    False, and no picture, where the variant has no operator between classes.
+    Of several relations the first is shown. No picture where the variant has no operator between classes.
     """
-    episode, _ = _test_episode(model, dataset, config)
-    context = _context(model, dataset, episode)
+    episode, context = _test_episode(model, dataset, config)
     labels = [label for operator in model.operators for label in operator.labels]  # type: ignore[union-attr]
     classes = episode.classes.shape[1]
     related = [
-        (label, weights.dense(classes).cpu())
+        (label, weights.dense(classes))
         for label, weights in zip(labels, model.weights(context), strict=True)
         if not label.startswith("identity")
     ]
     if not related:
-        return False
+        return
     label = related[0][0].split("-")[0]
     matrix = sum(
         (weights.reshape(-1, classes, classes)[0] for name, weights in related if name.split("-")[0] == label), torch.zeros(())
@@ -117,9 +119,8 @@ def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunCon
     image = left.imshow(
         ordered.numpy(), cmap="viridis", vmin=0, vmax=float(off_diagonal.quantile(0.995)), interpolation="nearest"
     )
-    for line in (episode.seen - 0.5,):
-        left.axhline(line, color="white", linewidth=0.8)
-        left.axvline(line, color="white", linewidth=0.8)
+    left.axhline(episode.seen - 0.5, color="white", linewidth=0.8)
+    left.axvline(episode.seen - 0.5, color="white", linewidth=0.8)
     middle, end = episode.seen / 2, episode.seen + (classes - episode.seen) / 2
     left.set_xticks([middle, end], [f"{episode.seen} seen", "novel"])
     left.set_yticks([middle, end], ["seen", "novel"], rotation=90, va="center")
@@ -127,7 +128,6 @@ def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunCon
     figure.colorbar(image, ax=left, shrink=0.8)
     _draw_strongest(right, matrix, episode, dataset, strongest)
     _save(figure, path)
-    return True
 
 
 def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Dataset, strongest: int) -> None:
@@ -146,28 +146,19 @@ def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Data
     axes.set_title(f"what each novel class takes from its {count} strongest relations", fontsize=9)
 
 
-def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, folder: Path) -> None:
+def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, run: Run) -> None:
     """All pictures of a finished run, into its folder."""
-    history = [json.loads(line) for line in (folder / "epochs.jsonl").read_text(encoding="utf-8").splitlines()]
-    draw_curves({config.variant: history}, folder / "curves.png")
-    draw_operator(model, dataset, config, folder / "operator.png")
-    draw_episode(model, dataset, config, folder / "episode.png")  # last: where it is, all are
+    draw_curves({run.config.variant: run.history}, run.folder / "curves.png")
+    draw_operator(model, dataset, run.config, run.folder / "operator.png")
+    draw_episode(model, dataset, run.config, run.folder / "episode.png")  # last: where it is, all are
 
 
-def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig) -> tuple[Episodes, Tensor]:
-    """The first test episode and its logits [1, Q, V]."""
+def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig) -> tuple[Episodes, Context]:
+    """The first test episode and what the model's operators see of it. Model and pictures are on the CPU."""
     spec = evaluation_spec(dataset, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
     episode = sample(spec, EVALUATION_SEED, 0)
-    device = next(model.parameters()).device
-    context = _context(model, dataset, episode)
-    queries = extract(model, dataset.store.to(device), episode.queries.flatten().to(device))[None]
-    return episode, model.classifier(queries, model.joint_prototypes(context)).cpu()
-
-
-def _context(model: GraphPrototypeNetwork, dataset: Dataset, episode: Episodes) -> Any:
-    device = next(model.parameters()).device
-    support = extract(model, dataset.store.to(device), episode.support.flatten().to(device)).view(*episode.support.shape, -1)
-    return model.context(support, episode.mask.to(device), episode.classes.to(device), episode.seen)
+    support = extract(model, dataset.store, episode.support.flatten()).view(*episode.support.shape, -1)
+    return episode, model.context(support, episode.mask, episode.classes, episode.seen)
 
 
 def _side_by_side(matrix: Tensor, seen: int) -> Tensor:
@@ -181,7 +172,7 @@ def _side_by_side(matrix: Tensor, seen: int) -> Tensor:
 
 
 def _show(axes: Axes, dataset: Dataset, picture: int, title: str, colour: str) -> None:
-    pixels = dataset.store.pixels[picture].cpu()
+    pixels = dataset.store.pixels[picture]
     shown = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
     axes.imshow(shown.numpy(), cmap="gray", vmin=0, vmax=255)
     axes.set_title(title, fontsize=8, color=colour, pad=2)

@@ -117,6 +117,12 @@ class Run:
         return found
 
     @property
+    def history(self) -> list[dict[str, Any]]:
+        """What epochs.jsonl says: one record per epoch."""
+        lines = (self.folder / "epochs.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    @property
     def measures(self) -> dict[str, Any] | None:
         """What measures.json says, once the run is complete."""
         path = self.folder / "measures.json"

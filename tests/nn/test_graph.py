@@ -3,20 +3,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from naive import close, rand
 
 from protograph.nn.classify import CosineClassifier
 from protograph.nn.graph import GraphBlock, GraphLayer
 from protograph.nn.operators import Blocks, Identity, PrototypeSimilarity, SideInformation, Softmax, Weights
 
 LABELS = ("whole", "shared", "lower", "aux")
-
-
-def close(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
-
-
-def rand(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.fixture

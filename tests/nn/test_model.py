@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from naive import close, rand
 from torch import nn
 
 from protograph.nn.classify import normalise
@@ -12,14 +13,6 @@ from protograph.variants import AUX, VARIANTS, Op, Variant, build
 
 T, S, N, K, Q, D = 6, 4, 3, 2, 4, 5
 CLASSES = torch.tensor([[0, 3, 5, 1, 8, 6, 7], [4, 2, 1, 0, 7, 8, 3]])  # the second plays training class 3 as novel
-
-
-def close(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
-
-
-def rand(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.fixture

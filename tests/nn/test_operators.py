@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from naive import close, rand
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from protograph.nn.classify import normalise
@@ -25,14 +26,6 @@ from protograph.nn.operators import (
 )
 
 MEASURES = ("cosine", "l2")
-
-
-def close(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
-
-
-def rand(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def naive_score(a, b, measure):

@@ -91,7 +91,7 @@ def run_training(config: RunConfig, dataset: Dataset, folder: Path, device: str,
         model = make_model(config, dataset)
         run = Run.open(folder)
         load_weights(model, run.weights("best"), run)
-        draw_run(model, dataset, config, folder)
+        draw_run(model, dataset, run)
     return result
 
 

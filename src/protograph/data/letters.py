@@ -28,7 +28,7 @@ from protograph.data.store import Augmentation, ImageStore, Normalisation
 from protograph.files import build_folder, cache_folder, write_json
 from protograph.progress import Progress, Silent
 from protograph.relations import UnicodeRelation
-from protograph.relations.unicode import traits
+from protograph.relations.unicode import joint_traits
 
 FACES = {  # two faces of each family for training, one each for validation and test
     "train": (
@@ -43,7 +43,7 @@ NOVEL_VALIDATION, NOVEL_TEST = 40, 60
 
 SIZE = 28  # pixels of a picture
 CANVAS = 2 * SIZE  # glyphs are set at twice the size and sampled down
-ALIKE = 0.015  # letters whose median cosine distance over the faces is below this are one class
+ALIKE = 0.015  # letters with a median cosine distance over the faces below this are one class; no pair is near it
 BEND = (0.16, 0.24, 0.12, 0.12, 0.15)  # largest change of scale, shear, bend, twist and shift, in half pictures
 INK, GRAIN, BLOTS = 180, 15, 15  # faintest ink, grey levels of noise by pixel and by patch
 STRIP = (7, 14)  # width of the strip that hides part of every letter, in pixels
@@ -137,7 +137,7 @@ def _split(alike: dict[str, str], seed: int) -> tuple[list[str], list[str], list
     A letter can be novel if relations can say something of it: it has an accent, and at least three other letters share its
     base and three its accent. Which of these are novel is drawn at random. Seen are the other letters with such a base.
     """
-    described = {letter: traits(letter).union(*map(traits, others)) for letter, others in alike.items()}
+    described = {letter: joint_traits(letter, others) for letter, others in alike.items()}
 
     def relatives(letter: str, kind: str) -> int:
         own = {trait for trait in described[letter] if trait[0] == kind}

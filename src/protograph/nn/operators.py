@@ -120,7 +120,7 @@ class Edges:
             first = torch.searchsorted(row[order], row[order])
             rank = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=order.device) - first)
             kept &= rank < top
-        return self if bool(kept.all()) else self.only(kept)
+        return self.only(kept)
 
     def dense(self) -> Tensor:
         """The matrix [E, V, V] in full, for pictures and tests."""

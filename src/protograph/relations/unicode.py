@@ -32,6 +32,11 @@ def traits(letter: str) -> set[tuple[Trait, str]]:
     return found | {("accent", accent) for accent in accents or {"NONE"}}
 
 
+def joint_traits(letter: str, alike: str = "") -> set[tuple[Trait, str]]:
+    """The traits of a class: of its letter and of the letters that were merged into it."""
+    return traits(letter).union(*map(traits, alike))
+
+
 class UnicodeRelation:
     """Cosine similarity [V, V] of weighted letter traits; answers for any letter, new ones included.
 
@@ -45,7 +50,7 @@ class UnicodeRelation:
 
     def similarities(self, names: Sequence[str]) -> Tensor:
         """Similarities of the named letters; 1 on the diagonal."""
-        described = [traits(name).union(*map(traits, self.alike.get(name, ""))) for name in names]
+        described = [joint_traits(name, self.alike.get(name, "")) for name in names]
         columns = {trait: column for column, trait in enumerate(sorted({trait for found in described for trait in found}))}
         table = torch.zeros(len(names), len(columns))
         for row, found in zip(table, described, strict=True):
