@@ -230,3 +230,21 @@ def test_both_switches_on_and_aux_alone_are_the_average_generator_up_to_a_scale_
     close(ratio, ratio[..., :1].expand_as(ratio))
     assert (ratio > 0).all()
     close(model(support, ALL_SHOTS, queries, CLASSES, S), model.classifier(queries, expected))
+
+
+def test_gradients_of_the_prototypes_are_the_same_every_time_with_several_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = build(VARIANTS["aux-only"], "identity", (64, 1, 1), 200)
+        classes = torch.stack([torch.randperm(200, generator=torch.Generator().manual_seed(e)) for e in range(16)])
+        generator = torch.Generator().manual_seed(0)
+        features, queries = torch.randn(16, 5, 1, 64, generator=generator), torch.randn(16, 60, 64, generator=generator)
+        found = []
+        for _ in range(20):
+            model.zero_grad()
+            model(features, torch.ones(16, 5, 1, dtype=torch.bool), queries, classes, 195).logsumexp(-1).sum().backward()
+            found.append(model.prototypes.grad.clone())
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], each) for each in found)

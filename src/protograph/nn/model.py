@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.graph import GraphBlock
@@ -62,7 +63,8 @@ class GraphPrototypeNetwork(nn.Module):
         shots = normalise(support) if self.normalise_support else support
         weight = mask[..., None].to(shots.dtype)
         novel = (shots * weight).sum(2) / weight.sum(2)
-        prototypes = torch.cat([self.prototypes[classes[:, :seen]], novel], 1)
+        # `embedding`, since the gradient of plain indexing is summed by threads in any order.
+        prototypes = torch.cat([embedding(classes[:, :seen], self.prototypes), novel], 1)
         return Context(prototypes, support, mask, classes, seen)
 
     def weights(self, context: Context) -> list[Weights]:

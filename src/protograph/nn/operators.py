@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from protograph.nn.classify import normalise
 
@@ -457,7 +458,9 @@ class KeySimilarity(Similarity):
     def forward(self, context: Context) -> Weights:
         """Scores [E, R, C] of the block, or of all pairs."""
         seen, classes = context.seen, context.classes.shape[1]
-        keys = torch.cat([self.keys[context.classes[:, :seen]], self.query(normalise(context.prototypes[:, seen:]))], 1)
+        keys = torch.cat(
+            [embedding(context.classes[:, :seen], self.keys), self.query(normalise(context.prototypes[:, seen:]))], 1
+        )
         everything = slice(0, classes)
         rows, columns = region(self.block, seen, classes) if self.block else (everything, everything)
         return Weights(pairwise(keys[:, rows], keys[:, columns], "cosine"), rows, columns)
