@@ -1,7 +1,29 @@
 """Sources of side information: how alike classes are, according to something other than their pictures."""
 
+from protograph.relations.attributes import AttributeRelation
 from protograph.relations.base import Relation, checked
+from protograph.relations.edges import EdgeRelation
+from protograph.relations.embeddings import EmbeddingRelation, SentenceRelation
 from protograph.relations.matrix import MatrixRelation
+from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_relation
+from protograph.relations.specs import KINDS, RelationSpec, canonical, open_relations
 from protograph.relations.unicode import UnicodeRelation
+from protograph.relations.wordnet import WordNetRelation
 
-__all__ = ["MatrixRelation", "Relation", "UnicodeRelation", "checked"]
+__all__ = [
+    "KINDS",
+    "AttributeRelation",
+    "EdgeRelation",
+    "EmbeddingRelation",
+    "MatrixRelation",
+    "Relation",
+    "RelationSpec",
+    "SentenceRelation",
+    "UnicodeRelation",
+    "WordNetRelation",
+    "canonical",
+    "checked",
+    "mini_imagenet_classes",
+    "mini_imagenet_relation",
+    "open_relations",
+]

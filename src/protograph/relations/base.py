@@ -1,10 +1,12 @@
-"""What a relation is, and what is checked of every similarity matrix. V classes."""
+"""What a relation is, and what all sources share. V classes."""
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from protograph.errors import InputError
 
@@ -40,3 +42,29 @@ def checked(similarities: Tensor, names: Sequence[str], source: str) -> Tensor:
             "replace NaN and infinity by a number"
         )
     return similarities
+
+
+def lacking(source: str, missing: Sequence[str], remedy: str) -> InputError:
+    """An `InputError` for classes a relation does not know: the first of them, how many more, and the way out."""
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return InputError(f"relation '{source}' lacks class '{missing[0]}'{more}: {remedy}")
+
+
+def index_of(names: Sequence[str], source: str) -> dict[str, int]:
+    """The row of every name, none of which may come twice."""
+    rows = {name: row for row, name in enumerate(names)}
+    if len(rows) != len(names):
+        twice = next(name for row, name in enumerate(names) if rows[name] != row)
+        raise InputError(f"relation '{source}' names '{twice}' twice: keep one row per class")
+    return rows
+
+
+def cosine(rows: Tensor) -> Tensor:
+    """Cosine similarities [V, V] of rows [V, A], float32; a row of zeros is like no other; 1 on the diagonal."""
+    rows = normalize(rows.double(), dim=1)
+    return (rows @ rows.T).fill_diagonal_(1).float()
+
+
+def plain_words(name: str) -> list[str]:
+    """The words of a class name, without what only numbers it: '012.House_Finch' and 'n01532829-house_finch'."""
+    return [word for word in re.split(r"[\s_-]+", re.sub(r"^(\d+\.|n\d{8}(?=[\s_-]|$))", "", name)) if word]

@@ -48,6 +48,9 @@ class UnicodeRelation:
         self.weights = dict(weights)
         self.alike = dict(alike or {})
 
+    def __str__(self) -> str:
+        return f"cosine of letter traits ({', '.join(self.weights)})"
+
     def similarities(self, names: Sequence[str]) -> Tensor:
         """Similarities of the named letters; 1 on the diagonal."""
         described = [joint_traits(name, self.alike.get(name, "")) for name in names]

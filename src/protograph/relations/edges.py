@@ -1,0 +1,183 @@
+"""A graph given by its edges: a taxonomy, a network of links, anything with nodes that are classes and others that are not."""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+from xml.etree.ElementTree import ParseError
+
+import torch
+from torch import Tensor
+
+from protograph.errors import InputError, unknown
+from protograph.relations.base import lacking
+from protograph.relations.tables import read_rows, require_file
+
+Measure = Literal["path", "adjacency"]
+
+FILES = "edges as .csv or .tsv (source, target, weight), or a .graphml graph"
+
+
+class EdgeRelation:
+    r"""Similarity [V, V] of nodes of a graph; nodes that are no classes, such as the inner ones of a taxonomy, are welcome.
+
+    measure "path":       :math:`1 / (1 + d)` with the number of edges d on the shortest path, 0 where there is none; dense
+    measure "adjacency":  the weights of the edges, `torch.sparse`; entry (m, n) belongs to the edge from source m to target n
+
+    Either has 1 on its diagonal. With `power` k > 1 the rows of the adjacency matrix A of the whole graph are first divided
+    by their sums, so that its powers stay bounded: entry (m, n) of :math:`A^k` is the share of weighted walks of k steps from
+    m that end at n, whatever nodes they pass.
+
+    edges: source, target and weight; an edge of weight 0 is no edge, and one that comes twice must have the same weight
+    nodes: names that are known even without an edge
+    directed: whether an edge leads from source to target only
+    """
+
+    def __init__(
+        self,
+        edges: Iterable[tuple[str, str, float]],
+        nodes: Iterable[str] = (),
+        measure: Measure = "path",
+        power: int = 1,
+        directed: bool = False,
+        source: str = "edges",
+    ) -> None:
+        if measure not in get_args(Measure):
+            raise unknown("measure", measure, get_args(Measure))
+        if power < 1:
+            raise InputError(f"relation '{source}' cannot be raised to the power {power}: give at least 1")
+        if power > 1 and measure != "adjacency":
+            raise InputError(f"relation '{source}' would ignore power {power}: it goes with the measure adjacency only")
+        self.source = source
+        self.measure, self.power, self.directed = measure, power, directed
+        self._targets: dict[str, dict[str, float]] = {str(node): {} for node in nodes}
+        for tail, head, weight in edges:
+            self._connect(tail, head, weight)
+            if not directed:
+                self._connect(head, tail, weight)
+
+    @classmethod
+    def read(cls, path: Path, measure: Measure = "path", power: int = 1, directed: bool | None = None) -> "EdgeRelation":
+        """Read a `.csv` or `.tsv` of source, target and, if given, weight, with or without that header; or a `.graphml`."""
+        require_file(path, FILES)
+        if path.suffix == ".graphml":
+            return cls.of(_read_graphml(path), measure, power, directed, str(path))
+        if path.suffix not in (".csv", ".tsv"):
+            raise InputError(f"cannot read edges from {path}: give {FILES}")
+        rows = read_rows(path)
+        if rows and [cell.strip().lower() for cell in rows[0]] in (["source", "target"], ["source", "target", "weight"]):
+            rows = rows[1:]
+        if not rows:
+            raise InputError(f"{path} is empty: every row holds source, target and, if you like, weight")
+        edges = []
+        for row in rows:
+            if len(row) not in (2, 3) or not (row[0] and row[1]):
+                raise InputError(f"{path}: row '{', '.join(row)}' is no edge: give source, target and, if you like, weight")
+            edges.append((row[0], row[1], _weight(row[2] if len(row) == 3 else 1, row[0], row[1], str(path))))
+        return cls(edges, (), measure, power, bool(directed), str(path))
+
+    @classmethod
+    def of(
+        cls, graph: Any, measure: Measure = "path", power: int = 1, directed: bool | None = None, source: str = "graph"
+    ) -> "EdgeRelation":
+        """From a `networkx` graph of any kind, with the weights its edges have, or 1.
+
+        directed: None takes it from the graph for adjacency; for paths, up a taxonomy and down again, direction does not count
+        """
+        if directed is None:
+            directed = measure == "adjacency" and graph.is_directed()
+        edges = [
+            (str(tail), str(head), _weight(weight, tail, head, source))
+            for tail, head, weight in graph.edges(data="weight", default=1)
+        ]
+        return cls(edges, map(str, graph.nodes), measure, power, directed, source)
+
+    def similarities(self, names: Sequence[str]) -> Tensor:
+        """Similarities of the named nodes: dense for paths, `torch.sparse` for adjacency; 1 on the diagonal."""
+        if missing := [name for name in names if name not in self._targets]:
+            raise lacking(self.source, missing, "add an edge of it")
+        return self._paths(names) if self.measure == "path" else self._adjacency(names)
+
+    def _connect(self, tail: str, head: str, weight: float) -> None:
+        weight = _weight(weight, tail, head, self.source)
+        targets = self._targets.setdefault(tail, {})
+        self._targets.setdefault(head, {})
+        if targets.get(head, weight) != weight:
+            also = "" if self.directed else " (either way)"
+            raise InputError(
+                f"relation '{self.source}' has two weights for the edge '{tail}' -> '{head}'{also}, {targets[head]:g} and "
+                f"{weight:g}: keep one"
+            )
+        targets[head] = weight
+
+    def _paths(self, names: Sequence[str]) -> Tensor:
+        similarities = torch.zeros(len(names), len(names))
+        for row, name in enumerate(names):
+            steps = self._steps(name, set(names))
+            similarities[row] = torch.tensor([1 / (1 + steps[other]) if other in steps else 0.0 for other in names])
+        return similarities
+
+    def _steps(self, start: str, wanted: set[str]) -> dict[str, int]:
+        """The number of edges on the shortest path to every node, until all wanted ones are found."""
+        steps, queue, missing = {start: 0}, deque([start]), len(wanted) - 1
+        while queue and missing:
+            node = queue.popleft()
+            for other, weight in self._targets[node].items():
+                if weight and other not in steps:
+                    steps[other] = steps[node] + 1
+                    queue.append(other)
+                    missing -= other in wanted
+        return steps
+
+    def _adjacency(self, names: Sequence[str]) -> Tensor:
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, name in enumerate(names):
+            places[name].append(place)
+        entries = [
+            (row, column, weight)
+            for row, name in enumerate(names)
+            for end, weight in self._ends(name).items()
+            for column in places.get(end, ())
+            if column != row
+        ]
+        entries += [(row, row, 1.0) for row in range(len(names))]
+        index = torch.tensor([entry[:2] for entry in entries], dtype=torch.long).view(-1, 2).T
+        values, size = torch.tensor([entry[2] for entry in entries]), (len(names), len(names))
+        return torch.sparse_coo_tensor(index, values, size, check_invariants=True).coalesce()
+
+    def _ends(self, start: str) -> dict[str, float]:
+        """The weights of a node's edges by target; for a power, the shares of walks from it by where they end."""
+        if self.power == 1:
+            return {head: weight for head, weight in self._targets[start].items() if weight}
+        shares = {start: 1.0}
+        for _ in range(self.power):
+            ends: dict[str, float] = defaultdict(float)
+            for node, share in shares.items():
+                total = sum(self._targets[node].values())
+                for head, weight in self._targets[node].items():
+                    if weight:
+                        ends[head] += share * weight / total
+            shares = ends
+        return shares
+
+
+def _weight(weight: Any, tail: object, head: object, source: str) -> float:
+    try:
+        number = float(weight)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise InputError(f"relation '{source}' has weight {weight} at the edge '{tail}' -> '{head}': give a number from 0 on")
+    return number
+
+
+def _read_graphml(path: Path) -> Any:
+    try:
+        import networkx
+    except ImportError as error:
+        raise InputError(f'{path} needs a reader of graphs: pip install "protograph[graphs]"') from error
+    try:
+        return networkx.read_graphml(path)
+    except (ParseError, networkx.NetworkXException, KeyError, ValueError) as error:
+        raise InputError(f"{path} is not a .graphml graph ({error})") from error

@@ -1,0 +1,107 @@
+"""Files that several relations are read from: rows of text, and arrays with names."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protograph.errors import InputError
+
+
+def require_file(path: Path, wanted: str) -> None:
+    """Complain where there is no file."""
+    if not path.is_file():
+        raise InputError(f"no relation file at {path}: give {wanted}")
+
+
+def read_rows(path: Path) -> list[list[str]]:
+    """The rows of a `.csv` or `.tsv` file, empty ones left out."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark in front
+            return [row for row in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if any(row)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} is not a readable {path.suffix} file ({error}): save it as UTF-8") from error
+
+
+def read_numbers(cells: Sequence[str], path: Path, row: str) -> list[float]:
+    """The numbers in the cells of a named row."""
+    try:
+        return [float(cell) for cell in cells]
+    except ValueError as error:
+        raise InputError(f"{path}: row '{row}' holds something that is not a number ({error})") from error
+
+
+def read_arrays(path: Path, *wanted: str) -> tuple[list[str], list[NDArray[Any]]]:
+    """The names, and the wanted arrays of numbers, of a `.npz` file."""
+    needs = " and ".join(f"'{name}'" for name in ("names", *wanted))
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            found = [arrays[name] for name in wanted]
+            names = [str(name) for name in arrays["names"]]
+        for name, array in zip(wanted, found, strict=True):
+            if array.dtype.kind not in "fiub":
+                raise TypeError(f"'{name}' holds no numbers")
+    except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile) as error:
+        raise InputError(f"{path} is not a relation: it needs arrays {needs} ({error})") from error
+    # Of all the types a file may hold, PyTorch takes not every one.
+    return names, [array.astype(np.float32 if array.dtype == np.float32 else np.float64) for array in found]
+
+
+def finite_rows(values: Tensor, names: Sequence[str], columns: Sequence[str] | None, source: str) -> Tensor:
+    """A table [C, A] itself, if it has one row of finite numbers for every name; a column without a name has a number."""
+    if values.ndim != 2 or len(values) != len(names) or not values.shape[1]:
+        shape = " x ".join(map(str, values.shape))
+        raise InputError(f"relation '{source}' has a {shape} table for {len(names)} classes: give one row of numbers per class")
+    if columns is not None and len(columns) != values.shape[1]:
+        raise InputError(f"relation '{source}' names {len(columns)} columns of {values.shape[1]}: give one name per column")
+    if bad := (~values.isfinite()).nonzero()[:1].tolist():
+        row, column = bad[0]
+        label = f"'{columns[column]}'" if columns is not None else f"number {column + 1}"
+        raise InputError(
+            f"relation '{source}' has no finite value for class '{names[row]}' in column {label}: fill it in, or leave one out"
+        )
+    return values
+
+
+def read_table(path: Path, array: str, header: bool | None) -> tuple[list[str], Tensor, list[str] | None]:
+    """Names, values [C, A] and column names, if there are any, of a `.csv`, `.tsv` or `.npz` file.
+
+    array: what the values are called in a `.npz`
+    header: whether the first row of text holds column names; None finds out
+    """
+    if path.suffix == ".npz":
+        names, (numbers,) = read_arrays(path, array)
+        return names, torch.from_numpy(numbers), None
+    rows = read_rows(path)
+    if header is None:
+        header = bool(rows) and _is_header(rows[0][1:])
+    columns = rows[0][1:] if rows and header else None
+    body = rows[1:] if header else rows
+    if not body:
+        raise InputError(f"{path} is empty: every row holds a class name, then its numbers")
+    width = len(columns) if columns is not None else len(body[0]) - 1
+    for row in body:
+        if len(row) - 1 != width:
+            raise InputError(f"{path}: row '{row[0]}' has {len(row) - 1} values for {width} columns")
+    values = torch.tensor([read_numbers(row[1:], path, row[0]) for row in body], dtype=torch.float64)
+    return [row[0] for row in body], values, columns
+
+
+def _is_header(cells: Sequence[str]) -> bool:
+    """Whether cells are words, or count the columns as libraries do that were given no names."""
+    counts = [[str(start + place) for place in range(len(cells))] for start in (0, 1)]
+    return list(cells) in counts or not all(_is_number(cell) for cell in cells)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
