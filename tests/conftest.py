@@ -1,11 +1,12 @@
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from data import layouts
 from protograph.config import Recipe, RunConfig
 from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Pool
 from protograph.data.letters import open_letters
@@ -18,15 +19,38 @@ os.environ["OMP_NUM_THREADS"] = "1"
 SEEN, NOVEL_VALIDATION, NOVEL_TEST, PICTURES = 12, 6, 7, 12
 
 
-@pytest.fixture(scope="session")
-def letters_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the letters are built, so that no test depends on, or leaves something in, the user's cache."""
-    return tmp_path_factory.mktemp("letters")
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of the tests' own: no test depends on, or leaves something in, the user's. Subprocesses inherit it."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROTOGRAPH_CACHE", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")
-def letters(letters_root: Path) -> Dataset:
-    return open_letters(letters_root)
+def letters(own_cache: Path) -> Dataset:
+    return open_letters()
+
+
+@pytest.fixture(scope="session")
+def mini_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small miniImageNet, images and CSVs, to be read and not changed."""
+    return layouts.write_csvs(tmp_path_factory.mktemp("mini") / "mini-imagenet").parent
+
+
+@pytest.fixture(scope="session")
+def cub_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small CUB, to be read and not changed."""
+    return layouts.write_cub(tmp_path_factory.mktemp("cub"))
+
+
+@pytest.fixture(scope="session")
+def real_root() -> Path:
+    """Where the real datasets are, if they are."""
+    if not os.environ.get("PROTOGRAPH_DATA"):
+        pytest.skip("the real pictures are tested where PROTOGRAPH_DATA says where they are")
+    return Path(os.environ["PROTOGRAPH_DATA"])
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,9 @@ def test_a_recipe_that_cannot_be_meant_is_refused(changes: dict[str, Any], named
 
 
 def test_recipes_derive_from_one_another(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-32", "demo", "a toy"))
+    monkeypatch.setitem(
+        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
+    )
     own = configure(toy, "gcgpn-aux").recipe
     assert own == DEMO
     derived = configure(toy, "gcgpn-aux", recipe="paper", changes={"epochs": 2}).recipe
@@ -111,7 +113,9 @@ def test_recipes_derive_from_one_another(toy: Dataset, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_given_takes_the_datasets_default(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-64", "paper", "a toy"))
+    monkeypatch.setitem(
+        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-64", "paper", "a toy", built_in=True)
+    )
     config = configure(toy, "gcgpn-aux")
     assert (config.backbone, config.recipe, config.relations) == ("conv4-64", PAPER, ("kinship",))
     assert config.fingerprint == toy.fingerprint
@@ -119,7 +123,9 @@ def test_what_is_not_given_takes_the_datasets_default(toy: Dataset, monkeypatch:
 
 
 def test_a_relation_that_would_be_ignored_is_refused(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-32", "demo", "a toy"))
+    monkeypatch.setitem(
+        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
+    )
     with pytest.raises(InputError, match=r"'aux-only' uses no side information.*'kinship'"):
         configure(toy, "aux-only", relations=["kinship"])
 

@@ -96,7 +96,10 @@ def find_recipe(name: str) -> Recipe:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides a run's numbers: two runs with the same configuration end alike."""
+    """Everything that decides a run's numbers: two runs with the same configuration end alike.
+
+    fingerprint, relation_digests: what the dataset and each relation contained
+    """
 
     dataset: str
     variant: str
@@ -107,6 +110,7 @@ class RunConfig:
     recipe: Recipe
     fingerprint: str = ""
     plugins: tuple[str, ...] = ()
+    relation_digests: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protograph.data.dataset import Dataset
-from protograph.data.store import ImageStore
+from protograph.data.store import Store
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Progress, Silent
@@ -87,7 +87,7 @@ def evaluation_spec(
 
 @torch.inference_mode()
 def extract(
-    model: GraphPrototypeNetwork, store: ImageStore, pictures: Tensor, progress: Progress | None = None, batch: int = 512
+    model: GraphPrototypeNetwork, store: Store, pictures: Tensor, progress: Progress | None = None, batch: int = 512
 ) -> Tensor:
     """Features [n, D] of `pictures` [n], computed once: in evaluation mode they do not depend on the episode."""
     model.eval()
@@ -117,10 +117,10 @@ def run_episodes(model: GraphPrototypeNetwork, features: Tensor, episodes: Episo
     return {name: torch.cat([part[name] for part in parts]).cpu() for name in MEASURES}
 
 
-def measure(model: GraphPrototypeNetwork, store: ImageStore, episodes: Episodes, progress: Progress | None = None) -> Measures:
+def measure(model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None) -> Measures:
     """The six measures of a model on given episodes; the store lies on the model's device."""
     pictures = episodes.pictures()
-    features = extract(model, store, pictures.to(store.pixels.device), progress)
+    features = extract(model, store, pictures.to(store.device), progress)
     return summarise(run_episodes(model, features, episodes.among(pictures)))
 
 

@@ -1,7 +1,8 @@
 """Pictures of a run: learning curves, one test episode, the operator of that episode."""
 
 import io
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from protograph.config import RunConfig
-from protograph.data import Dataset
+from protograph.data import Dataset, ImageStore
 from protograph.episodes import Episodes, sample
 from protograph.evaluation import EVALUATION_SEED, evaluation_spec, extract
 from protograph.files import write_atomically
@@ -59,8 +60,9 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
     seen_queries = torch.arange(len(rows) * queries).view(len(rows), queries)
     shots = episode.support.shape[2]
     columns = shots + 2 * queries + 2  # a gap before each group of queries
+    width, height = (0.95, 1.6) if _wordy(dataset) else (0.62, 0.92)  # of a picture with its title
     figure, grid = plt.subplots(
-        len(rows), columns, squeeze=False, figsize=(0.62 * columns, 0.92 * len(rows) + 0.7), layout="constrained"
+        len(rows), columns, squeeze=False, figsize=(width * columns, height * len(rows) + 0.7), layout="constrained"
     )
     for axes in grid.flat:
         axes.axis("off")
@@ -78,7 +80,7 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
                     axes,
                     dataset,
                     int(episode.queries[0, query]),
-                    truth if right else f"{truth}→{answer}",
+                    truth if right else f"{truth}{chr(10) if _wordy(dataset) else ''}→{answer}",
                     RIGHT if right else WRONG,
                 )
     right_share = (answers == targets).float().mean()
@@ -139,18 +141,53 @@ def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Data
         for place in range(count):
             dark = values[row, place] > 0.6 * values.max()
             text = f"{_name(dataset, episode, int(columns[row, place]))}\n{100 * values[row, place]:.0f} %"
-            axes.text(place, row, text, ha="center", va="center", fontsize=8, color="black" if dark else "white")
+            size = 4.5 if _wordy(dataset) else 8
+            axes.text(place, row, text, ha="center", va="center", fontsize=size, color="black" if dark else "white")
     names = [_name(dataset, episode, episode.seen + row) for row in range(len(novel))]
-    axes.set_yticks(range(len(novel)), names, fontsize=12)
+    axes.set_yticks(range(len(novel)), names, fontsize=8 if _wordy(dataset) else 12)
     axes.set_xticks([])
     axes.set_title(f"what each novel class takes from its {count} strongest relations", fontsize=9)
+
+
+def draw_similarities(similarities: Tensor, names: Sequence[str], seen: int, path: Path, title: str) -> None:
+    """A similarity matrix [V, V] by class, the S seen classes first, similar ones side by side in each part.
+
+    Names stand at the rows where there is room for them.
+    """
+    matrix = similarities.to_dense()
+    classes = len(names)
+    order = torch.cat([_similar_together(matrix, 0, seen), _similar_together(matrix, seen, classes)])
+    off_diagonal = matrix[~torch.eye(classes, dtype=torch.bool)]
+    low, high = (float(off_diagonal.quantile(share)) for share in (0.0, 0.995)) if classes > 1 else (0.0, 1.0)
+    named = classes <= 130  # beyond that a name would be too small to read
+    size = min(max(0.13 * classes, 4.5), 13) if named else 8
+    fontsize = min(60 * size / classes, 9)
+    figure, axes = plt.subplots(figsize=(size + 2, size), layout="compressed")
+    shown = matrix[order][:, order].numpy()
+    image = axes.imshow(shown, cmap="viridis", vmin=low, vmax=max(high, low + 1e-6), interpolation="nearest")
+    parts = [(start, stop, part) for start, stop, part in ((0, seen, "seen"), (seen, classes, "novel")) if stop > start]
+    middles = [(start + stop - 1) / 2 for start, stop, _ in parts]
+    labels = [f"{stop - start} {part}" for start, stop, part in parts] if len(parts) > 1 else [f"{classes} classes"]
+    if len(parts) > 1:
+        axes.axhline(seen - 0.5, color="white", linewidth=1)
+        axes.axvline(seen - 0.5, color="white", linewidth=1)
+    axes.set_xticks(middles, labels)
+    if named:
+        axes.set_yticks(range(classes), [names[int(place)] for place in order], fontsize=fontsize)
+    else:
+        axes.set_yticks(middles, labels, rotation=90, va="center")
+    axes.tick_params(length=0)
+    axes.set_title(title, fontsize=9)
+    figure.colorbar(image, ax=axes, shrink=0.8, label="similarity, large ones clipped")
+    _save(figure, path)
 
 
 def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, run: Run) -> None:
     """All pictures of a finished run, into its folder."""
     draw_curves({run.config.variant: run.history}, run.folder / "curves.png")
     draw_operator(model, dataset, run.config, run.folder / "operator.png")
-    draw_episode(model, dataset, run.config, run.folder / "episode.png")  # last: where it is, all are
+    if isinstance(dataset.store, ImageStore):
+        draw_episode(model, dataset, run.config, run.folder / "episode.png")  # last: where it is, all are
 
 
 def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig) -> tuple[Episodes, Context]:
@@ -171,15 +208,30 @@ def _side_by_side(matrix: Tensor, seen: int) -> Tensor:
     return torch.cat([order, torch.arange(seen, len(matrix))])
 
 
+def _similar_together(matrix: Tensor, start: int, stop: int) -> Tensor:
+    """Classes start .. stop-1 in an order that puts similar ones next to each other."""
+    if stop - start < 3:
+        return torch.arange(start, stop)
+    block = matrix[start:stop, start:stop].double()
+    return start + _side_by_side(block - block.min(), stop - start)
+
+
 def _show(axes: Axes, dataset: Dataset, picture: int, title: str, colour: str) -> None:
+    assert isinstance(dataset.store, ImageStore)
     pixels = dataset.store.pixels[picture]
     shown = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
     axes.imshow(shown.numpy(), cmap="gray", vmin=0, vmax=255)
-    axes.set_title(title, fontsize=8, color=colour, pad=2)
+    axes.set_title(title, fontsize=6 if _wordy(dataset) else 8, color=colour, pad=2)
+
+
+def _wordy(dataset: Dataset) -> bool:
+    """Whether class names are too long to stand side by side in one line."""
+    return max(len(dataset.title(class_id)) for class_id in range(len(dataset.classes))) > 3
 
 
 def _name(dataset: Dataset, episode: Episodes, row: int) -> str:
-    return dataset.classes[int(episode.classes[0, row])]
+    """A class of the episode, its words below one another where they are many."""
+    return textwrap.fill(dataset.title(int(episode.classes[0, row])), 13)
 
 
 def _save(figure: Any, path: Path) -> None:

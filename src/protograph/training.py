@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protograph.config import Recipe, RunConfig, find_recipe, typed
-from protograph.data import Augmentation, Dataset, ImageStore, find_source
+from protograph.data import DATASETS, OWN, Augmentation, Dataset, Store
 from protograph.episodes import EpisodeSpec, draw, fixed_episodes, seeded
-from protograph.errors import InputError, unknown
+from protograph.errors import InputError
 from protograph.evaluation import Measures, evaluate, evaluation_spec, measure
 from protograph.files import write_json
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Progress, Silent
-from protograph.relations import MatrixRelation, Relation, checked
+from protograph.relations import RelationSpec, canonical, checked, open_relations
 from protograph.runs import Checkpoint, Run
 from protograph.variants import Variant, build, find_variant
 
@@ -108,7 +108,7 @@ def out_of_patience(recipe: Recipe, state: Checkpoint) -> bool:
 def training_step(
     model: GraphPrototypeNetwork,
     optimiser: torch.optim.Optimizer,
-    store: ImageStore,
+    store: Store,
     augmentation: Augmentation,
     spec: EpisodeSpec,
     count: int,
@@ -142,22 +142,28 @@ def configure(
     plugins: Sequence[str] = (),
 ) -> RunConfig:
     """A complete configuration; what is not given takes the dataset's own default. `changes` are made to the recipe."""
-    source = find_source(dataset.name)
+    source = DATASETS.get(dataset.name, OWN)
     needed = find_variant(variant).needs_relation
     if relations and not needed:
         raise InputError(f"variant '{variant}' uses no side information: leave out the relation '{relations[0]}'")
     named = relations if relations is not None else list(dataset.relations)
-    named = [name if name in dataset.relations or not Path(name).suffix else str(Path(name).resolve()) for name in named]
+    base = find_recipe(recipe or source.recipe)
+    own = {**source.changes.get("*", {}), **source.changes.get(base.name, {})}
+
+    def digest(name: str) -> str:
+        return "" if name in dataset.relations else RelationSpec.parse(name, dataset.relations).digest
+
     return RunConfig(
         dataset=dataset.name,
         variant=variant,
         shots=shots,
         seed=seed,
         backbone=backbone or source.backbone,
-        relations=tuple(named) if needed else (),
-        recipe=typed(find_recipe(recipe or source.recipe), changes or {}, "recipe"),
+        relations=tuple(canonical(name, dataset.relations) for name in named) if needed else (),
+        recipe=typed(base, {**own, **(changes or {})}, "recipe"),
         fingerprint=dataset.fingerprint,
         plugins=tuple(plugins),
+        relation_digests=tuple(digest(name) for name in named) if needed else (),
     )
 
 
@@ -175,20 +181,11 @@ def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
 
 
 def find_similarities(variant: Variant, dataset: Dataset, names: Sequence[str]) -> dict[str, Tensor]:
-    """Similarities [C, C] by class id of each named relation: one of the dataset's own, or a file."""
+    """Similarities [C, C] by class id of each named relation: one of the dataset's own, or what its name specifies."""
     if not variant.needs_relation:
         return {}
-    found = {}
-    for name in names:
-        relation: Relation
-        if name in dataset.relations:
-            label, relation = name, dataset.relations[name]
-        elif Path(name).suffix:
-            label, relation = Path(name).stem.replace(".", "-"), MatrixRelation.read(Path(name))
-        else:
-            raise unknown(f"relation of {dataset.name}", name, dataset.relations)
-        found[label] = checked(relation.similarities(dataset.classes), dataset.classes, name)
-    return found
+    found = open_relations(names, dataset.relations, dataset.titles)
+    return {label: checked(relation.similarities(dataset.classes), dataset.classes, label) for label, relation in found.items()}
 
 
 def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:

@@ -5,10 +5,12 @@ from typing import Annotated
 import typer
 
 from protograph import __version__
+from protograph.cli.datasets import datasets_app
 from protograph.cli.demo import demo_command
 from protograph.cli.evaluate import evaluate_command
-from protograph.cli.lists import datasets_command, variants_command
+from protograph.cli.relations import relations_command
 from protograph.cli.train import train_command
+from protograph.cli.variants import variants_command
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for name, command in (
@@ -16,9 +18,10 @@ for name, command in (
     ("evaluate", evaluate_command),
     ("demo", demo_command),
     ("variants", variants_command),
-    ("datasets", datasets_command),
+    ("relations", relations_command),
 ):
     app.command(name)(command)
+app.add_typer(datasets_app, name="datasets")
 
 
 @app.callback(invoke_without_command=True)

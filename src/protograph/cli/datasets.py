@@ -1,30 +1,28 @@
-"""protograph variants, protograph datasets"""
+"""protograph datasets, protograph datasets check"""
 
+from typing import Annotated
+
+import typer
+from rich.markup import escape
 from rich.table import Table
 
-from protograph.cli.display import reported, show
-from protograph.cli.options import AsJson, Plugins, load_plugins
-from protograph.data import DATASETS
-from protograph.variants import VARIANTS
+from protograph.cli.display import ShownProgress, reported, show
+from protograph.cli.options import AsJson, Root
+from protograph.data import DATASETS, find_source, open_dataset
+from protograph.data.check import Findings, check
+from protograph.data.splits import PARTS
+
+EXAMPLES = 8  # duplicates and unreadable pictures shown by name
+
+datasets_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+@datasets_app.callback(invoke_without_command=True)
 @reported
-def variants_command(plugin: Plugins = None, as_json: AsJson = False) -> None:
-    """List the models by name, with the operators that make them."""
-    load_plugins(plugin)
-    table = Table("variant", "operators", "transform", "what it is")
-    for name, variant in VARIANTS.items():
-        table.add_row(name, " + ".join(map(str, variant.operators)).replace("[", r"\["), variant.theta, variant.summary)
-    rows = {
-        name: {"operators": [str(op) for op in variant.operators], "theta": variant.theta, "summary": variant.summary}
-        for name, variant in VARIANTS.items()
-    }
-    show(rows, table, as_json)
-
-
-@reported
-def datasets_command(as_json: AsJson = False) -> None:
-    """List the datasets by name, with their default backbone and recipe."""
+def datasets_command(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the datasets by name, or check one."""
+    if context.invoked_subcommand:
+        return
     table = Table("dataset", "backbone", "recipe", "what it is")
     for name, source in DATASETS.items():
         table.add_row(name, source.backbone, source.recipe, source.summary)
@@ -33,3 +31,50 @@ def datasets_command(as_json: AsJson = False) -> None:
         for name, source in DATASETS.items()
     }
     show(rows, table, as_json)
+
+
+@datasets_app.command("check")
+@reported
+def check_command(
+    name: Annotated[str, typer.Argument(help="Dataset, see `protograph datasets`.")],
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is in a dataset: counts, sizes, unreadable and duplicate pictures, and whether it is the one the paper used."""
+    source = find_source(name)
+    dataset = open_dataset(name, root, ShownProgress(quiet=as_json), skip_bad=True)
+    findings = check(dataset)
+    verdict = source.verdict(dataset) if source.verdict else None
+    show(findings.as_dict() | {"verdict": verdict}, _table(findings, verdict), as_json)
+
+
+def _table(findings: Findings, verdict: str | None) -> Table:
+    table = Table(title=f"{findings.dataset}, fingerprint {findings.fingerprint}", title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row("classes", str(findings.classes))
+    table.add_row("pictures", f"{findings.pictures}, used at {' x '.join(map(str, findings.picture_shape))}")
+    for part in PARTS:
+        of = findings.parts[part]
+        each = f"{of['fewest']}" if of["fewest"] == of["most"] else f"{of['fewest']} to {of['most']}"
+        table.add_row(part.replace("_", " "), f"{of['classes']} classes, {of['pictures']} pictures, {each} of each")
+    if findings.sizes:
+        table.add_row("sizes", ", ".join(f"{axis} {low} to {high}" for axis, (low, high) in findings.sizes.items()))
+    table.add_row("greyscale", str(findings.greyscale))
+    for relation, summary in findings.relations.items():
+        table.add_row("relation", f"{relation}: {summary}")
+    table.add_row("unreadable", _listed([f"{name} ({error})" for name, error in findings.unreadable.items()]))
+    table.add_row("duplicates", _listed([" = ".join(names) for names in findings.duplicates]))
+    table.add_row("across parts", _listed([" = ".join(names) for names in findings.crossing]))
+    if verdict:
+        table.add_section()
+        table.add_row("verdict", verdict)
+    return table
+
+
+def _listed(lines: list[str]) -> str:
+    """How many, and the first of them."""
+    if not lines:
+        return "none"
+    more = [f"and {len(lines) - EXAMPLES} more"] if len(lines) > EXAMPLES else []
+    return escape("\n".join([str(len(lines)), *lines[:EXAMPLES], *more]))

@@ -87,7 +87,7 @@ class ShownProgress:
     def say(self, line: str) -> None:
         """A line above the bar."""
         if not self.quiet:
-            self.console.print(line)
+            self.console.print(line, markup=False)  # a file may be called [red]
 
 
 def measures_table(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:

@@ -12,7 +12,12 @@ from protograph.training import best_device
 
 Root = Annotated[
     Path | None,
-    typer.Option(help="Folder for the drawn letters. (default: the user's cache folder)", show_default=False),
+    typer.Option(
+        help="Where the dataset's files are; letters need none. (default: the variable PROTOGRAPH_DATA)", show_default=False
+    ),
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out pictures that cannot be read, and say how many, instead of stopping.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes the GPU if there is one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
-from protograph.cli.options import AsJson, Device, Plugins, Root, find_device, load_plugins
+from protograph.cli.options import AsJson, Device, Plugins, Root, SkipBad, find_device, load_plugins
 from protograph.config import RECIPES, RunConfig, read_toml
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
@@ -32,8 +32,8 @@ def train_command(
     relations: Annotated[
         list[str] | None,
         typer.Option(
-            help="Side information: a relation of the dataset's, or a .csv/.npz similarity matrix with class names; "
-            "repeat it for several operators. (default: the dataset's own)",
+            help="Side information: a relation of the dataset's, wordnet, names, attributes:FILE, embeddings:FILE, "
+            "edges:FILE, or a .csv/.npz similarity matrix; repeat it for several operators. (default: the dataset's own)",
             show_default=False,
         ),
     ] = None,
@@ -54,6 +54,7 @@ def train_command(
         ),
     ] = None,
     plugin: Plugins = None,
+    skip_bad: SkipBad = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -69,7 +70,7 @@ def train_command(
     settings, changes = _settings(config, {name: value for name, value in given.items() if value is not None}, change)
     plugins = load_plugins(plugin)
     progress = ShownProgress(quiet=as_json)
-    data = open_dataset(settings.pop("dataset", "letters"), root, progress)
+    data = open_dataset(settings.pop("dataset", "letters"), root, progress, skip_bad)
     folder = settings.pop("out", None)
     resolved = configure(data, settings.pop("variant", "gcgpn-aux"), changes=changes, plugins=plugins, **settings)
     folder = Path(folder) if folder else default_folder(resolved)

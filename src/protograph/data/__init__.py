@@ -1,41 +1,79 @@
 """Datasets by name: pictures, class splits, and the relation that comes with each."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from protograph.data import cub, mini_imagenet
 from protograph.data.dataset import Dataset, Pool
+from protograph.data.features import open_features
+from protograph.data.folder import open_folder
+from protograph.data.items import from_items
 from protograph.data.letters import open_letters
-from protograph.data.store import Augmentation, ImageStore, Normalisation
-from protograph.errors import unknown
-from protograph.progress import Progress
+from protograph.data.store import Augmentation, FeatureStore, ImageStore, Normalisation, Store
+from protograph.errors import InputError, unknown
+from protograph.progress import Progress, Silent
 
 __all__ = [
     "DATASETS",
+    "OWN",
     "Augmentation",
     "Dataset",
+    "FeatureStore",
     "ImageStore",
     "Normalisation",
     "Pool",
     "Source",
+    "Store",
     "find_source",
+    "from_items",
     "open_dataset",
 ]
 
 
 @dataclass(frozen=True)
 class Source:
-    """How a dataset is opened, what suits it by default, and one line on what it is."""
+    """How a dataset is opened, what suits it by default, and one line on what it is.
 
-    open: Callable[[Path | None, Progress | None], Dataset]
+    open:     (root, progress, skip_bad) -> dataset; None for one that is only made from Python
+    built_in: it needs no files, so no root
+    changes:  what differs for it in a recipe, by the recipe's name; "*" for every recipe
+    verdict:  one sentence whether an opened dataset is the one the paper used
+    """
+
+    open: Callable[[Path, Progress, bool], Dataset] | None
     backbone: str
     recipe: str
     summary: str
+    built_in: bool = False
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    verdict: Callable[[Dataset], str] | None = None
 
 
+CUB_CHANGES = {"*": {"test_queries": 10}, "paper": {"epochs": 45}}
+OWN = Source(None, "conv4-64-128", "demo", "pictures handed over from Python")
 DATASETS = {
-    "letters": Source(open_letters, "conv4-32", "demo", "Latin, Greek and Cyrillic letters in sixteen typefaces; built in"),
-}
+    "letters": Source(
+        lambda root, progress, skip_bad: open_letters(progress=progress),
+        "conv4-32", "demo", "Latin, Greek and Cyrillic letters in sixteen typefaces; built in", built_in=True,
+    ),
+    "mini-imagenet": Source(
+        mini_imagenet.open_mini_imagenet, "conv4-64-128", "paper", "100 classes of ImageNet, 600 pictures each, with WordNet",
+        verdict=mini_imagenet.verdict,
+    ),
+    "cub": Source(
+        cub.open_cub, "conv4-64-128", "paper", "200 species of birds with 312 attributes, the paper's cited split",
+        changes=CUB_CHANGES, verdict=cub.verdict,
+    ),
+    "cub-stratified": Source(
+        cub.open_cub_stratified, "conv4-64-128", "paper", "the same birds, a quarter of every seen class held out for test",
+        changes=CUB_CHANGES, verdict=cub.verdict,
+    ),
+    "folder": Source(open_folder, "conv4-64-128", "demo", "own pictures: a folder of class folders"),
+    "features": Source(open_features, "identity", "demo", "own vectors with labels: a .npz, .safetensors or .parquet file"),
+}  # fmt: skip
 
 
 def find_source(name: str) -> Source:
@@ -45,6 +83,21 @@ def find_source(name: str) -> Source:
     return DATASETS[name]
 
 
-def open_dataset(name: str, root: Path | None = None, progress: Progress | None = None) -> Dataset:
-    """The dataset of that name; `root` is where its files are, or where built ones are kept."""
-    return find_source(name).open(root, progress)
+def open_dataset(
+    name: str, root: Path | str | None = None, progress: Progress | None = None, skip_bad: bool = False
+) -> Dataset:
+    """The dataset of that name; `root` is where its files are, by default what PROTOGRAPH_DATA says.
+
+    With `skip_bad` pictures that cannot be read are left out and counted, where going on is safe.
+    """
+    source = find_source(name)
+    assert source.open is not None
+    if source.built_in:
+        if root is not None:
+            raise InputError(f"{name} are built in: leave out --root (PROTOGRAPH_CACHE says where drawn ones are kept)")
+        root = Path()
+    elif root is None:
+        if not os.environ.get("PROTOGRAPH_DATA"):
+            raise InputError(f"where is {name}? give its place with --root, or in the variable PROTOGRAPH_DATA")
+        root = os.environ["PROTOGRAPH_DATA"]
+    return source.open(Path(root).expanduser(), progress or Silent(), skip_bad)

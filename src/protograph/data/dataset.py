@@ -4,12 +4,20 @@ Class ids are ordered: the S seen classes first, then the novel classes for vali
 seen class is also its row in the learned prototypes, and every similarity matrix is indexed by class id.
 """
 
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from protograph.data.store import Augmentation, ImageStore
+from protograph.data.reading import Pictures
+from protograph.data.splits import PARTS, Split
+from protograph.data.store import Augmentation, Store
+from protograph.errors import InputError
+from protograph.progress import Progress
 from protograph.relations import Relation
 
 
@@ -54,11 +62,13 @@ class Dataset:
     train:                            training pictures of the seen classes
     seen_validation, seen_test:       held-out pictures of the same classes
     novel_validation, novel_test:     all pictures of classes that training never meets
+    titles:                           class names as a person would write them, where they differ
+    pictures:                         the files behind the store, where there are some
     """
 
     name: str
     classes: tuple[str, ...]
-    store: ImageStore
+    store: Store
     train: Pool
     seen_validation: Pool
     novel_validation: Pool
@@ -67,6 +77,8 @@ class Dataset:
     augmentation: Augmentation
     relations: dict[str, Relation]
     fingerprint: str
+    titles: Mapping[str, str] = field(default_factory=dict)
+    pictures: Pictures | None = None
 
     @property
     def seen(self) -> int:
@@ -80,3 +92,66 @@ class Dataset:
         if split == "test":
             return self.seen_test, self.novel_test
         raise ValueError(f"unknown split '{split}': use validation or test")
+
+    def title(self, class_id: int) -> str:
+        """A class as a person would write it."""
+        name = self.classes[class_id]
+        return self.titles.get(name, name)
+
+
+def pools(split: Split) -> dict[str, Any]:
+    """The five pools of a split, by name, with class ids in the order of its classes."""
+    ids = {own: class_id for class_id, own in enumerate(split.classes)}
+    if len(ids) != len(split.classes):
+        twice = next(own for own in split.classes if split.classes.count(own) > 1)
+        raise InputError(f"class '{twice}' is both seen and novel, or novel twice: give it to one part")
+    return {part: Pool.of({ids[own]: list(rows) for own, rows in getattr(split, part).items()}) for part in PARTS}
+
+
+def assemble(
+    name: str,
+    split: Split,
+    pictures: Pictures,
+    augmentation: Augmentation,
+    relations: dict[str, Relation],
+    titles: Mapping[str, str] | None = None,
+) -> Dataset:
+    """A dataset of pictures that were read and split.
+
+    Its fingerprint stands for the contents of every picture and what each is used for, wherever they lie.
+    """
+    digests = pictures.digests.tolist()
+    used = [[[own, [digests[row].decode() for row in rows]] for own, rows in getattr(split, part).items()] for part in PARTS]
+    shape = list(pictures.store.picture_shape)
+    return Dataset(
+        name=name,
+        classes=split.classes,
+        store=pictures.store,
+        **pools(split),
+        augmentation=augmentation,
+        relations=relations,
+        fingerprint=hashlib.sha256(json.dumps([shape, used]).encode()).hexdigest()[:16],
+        titles=titles or {},
+        pictures=pictures,
+    )
+
+
+def without_bad(split: Split, pictures: Pictures, skip_bad: bool, progress: Progress) -> Split:
+    """The split without the pictures that could not be read, if those may be left out; every class keeps some for each part."""
+    if pictures.errors:
+        row, error = next(iter(pictures.errors.items()))
+        count = len(pictures.errors)
+        if not skip_bad:
+            more = f" and {count - 1} more" if count > 1 else ""
+            raise InputError(
+                f"picture {pictures.names[row]}{more} cannot be read ({error}): repair or remove it, or go on with --skip-bad"
+            )
+        progress.say(
+            f"left out {count} of {len(pictures.names)} pictures that cannot be read, such as {pictures.names[row]} ({error})"
+        )
+    left = split.without(set(pictures.errors))
+    for part in PARTS:
+        for own, rows in getattr(left, part).items():
+            if not rows:
+                raise InputError(f"class '{own}' has no picture for {part.replace('_', ' ')}: give it more")
+    return left

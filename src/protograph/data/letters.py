@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
 from protograph.data.dataset import Dataset, Pool
+from protograph.data.splits import PARTS
 from protograph.data.store import Augmentation, ImageStore, Normalisation
 from protograph.files import build_folder, cache_folder, write_json
 from protograph.progress import Progress, Silent
@@ -52,7 +53,7 @@ VERSION = 1  # to be raised whenever the drawings change
 Pixels = NDArray[np.uint8]
 
 
-def open_letters(root: Path | None = None, progress: Progress | None = None, seed: int = 0) -> Dataset:
+def open_letters(cache: Path | None = None, progress: Progress | None = None, seed: int = 0) -> Dataset:
     """The letters with their class split, drawn at the first call and read from the cache afterwards."""
     versions = {
         "drawing": [VERSION, SIZE, ALIKE, BEND, INK, GRAIN, BLOTS, STRIP, FACES, DRAWINGS_PER_FACE],
@@ -66,15 +67,16 @@ def open_letters(root: Path | None = None, progress: Progress | None = None, see
         "faces": [hashlib.sha256(_face_path(face).read_bytes()).hexdigest() for face in _all_faces()],
     }
     key = hashlib.sha256(json.dumps(versions).encode()).hexdigest()[:16]
-    folder = (root or cache_folder()) / f"letters-{key}"
+    folder = (cache or cache_folder()) / f"letters-{key}"
     if not folder.is_dir():
         build_folder(folder, lambda scratch: _draw(scratch, seed, progress or Silent()))
     index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    pools: dict[str, Any] = {part: Pool.of({int(c): pictures for c, pictures in index[part].items()}) for part in PARTS}
     return Dataset(
         name="letters",
         classes=tuple(index["classes"]),
         store=ImageStore.open(folder / "pixels.npy", Normalisation(mean=(0.2,), std=(0.21,))),
-        **{name: Pool.of({int(c): pictures for c, pictures in index[name].items()}) for name in _POOLS},
+        **pools,
         augmentation=Augmentation(pad=2),
         relations={
             "base": UnicodeRelation({"base": 1.4, "case": 1.0}, index["alike"]),
@@ -82,9 +84,6 @@ def open_letters(root: Path | None = None, progress: Progress | None = None, see
         },
         fingerprint=key,
     )
-
-
-_POOLS = ("train", "seen_validation", "novel_validation", "seen_test", "novel_test")
 
 
 def _all_faces() -> tuple[str, ...]:
@@ -171,7 +170,7 @@ def _draw(folder: Path, seed: int, progress: Progress) -> None:
     seen, novel_validation, novel_test = _split(alike, seed)
     classes = [*seen, *novel_validation, *novel_test]
 
-    pools: dict[str, dict[int, list[int]]] = {name: {} for name in _POOLS}
+    pools: dict[str, dict[int, list[int]]] = {name: {} for name in PARTS}
     drawn: list[Pixels] = []
     total = 0
     face_of = {face: at for at, face in enumerate(_all_faces())}

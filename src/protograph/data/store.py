@@ -1,10 +1,11 @@
-"""All pictures of a dataset as one uint8 tensor, indexed by picture.
+"""All pictures of a dataset as one uint8 tensor, or all features of one, indexed by picture.
 
-Shapes: P pictures, C channels, H x W pixels.
+Shapes: P pictures, C channels, H x W pixels, D features.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,21 +28,53 @@ class Normalisation:
     std: tuple[float, ...]
 
 
-class ImageStore:
-    """Pictures [P, C, H, W] as uint8, gathered by index and made into network input on their device."""
+class Store(Protocol):
+    """What a network's input is gathered from."""
 
-    def __init__(self, pixels: Tensor, normalisation: Normalisation) -> None:
+    def __len__(self) -> int: ...
+
+    @property
+    def picture_shape(self) -> tuple[int, ...]:
+        """Shape of one picture: C, H, W, or D."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where gathered pictures come to lie."""
+        ...
+
+    def to(self, device: torch.device) -> "Store":
+        """The same pictures for use on a device."""
+        ...
+
+    def gather(
+        self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Network input [n, ...] of the pictures `indices` [n]."""
+        ...
+
+
+ROOM = 0.8  # share of a device's free memory that pictures may take
+
+
+class ImageStore:
+    """Pictures [P, C, H, W] as uint8, gathered by index and made into network input on a device.
+
+    The pixels lie on that device, or, where they do not fit, stay where they are and are fetched as they are gathered.
+    """
+
+    def __init__(self, pixels: Tensor, normalisation: Normalisation, device: torch.device | None = None) -> None:
         if pixels.dtype != torch.uint8 or pixels.ndim != 4:
             raise ValueError(f"pictures must be uint8 [P, C, H, W], not {pixels.dtype} {tuple(pixels.shape)}")
         if len(normalisation.mean) != pixels.shape[1] or len(normalisation.std) != pixels.shape[1]:
             raise ValueError(f"{pixels.shape[1]} channels need as many means and stds, not {normalisation}")
         self.pixels = pixels
         self.normalisation = normalisation
-        shape = (1, pixels.shape[1], 1, 1)
-        self._scale = 1 / (255 * torch.tensor(normalisation.std, device=pixels.device)).view(shape)
-        self._shift = -(
-            torch.tensor(normalisation.mean, device=pixels.device) / torch.tensor(normalisation.std, device=pixels.device)
-        ).view(shape)
+        self.device = device or pixels.device
+        mean, std = (
+            torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (normalisation.mean, normalisation.std)
+        )
+        self._scale, self._shift = 1 / (255 * std), -mean / std
 
     @classmethod
     def open(cls, path: Path, normalisation: Normalisation) -> "ImageStore":
@@ -58,8 +91,9 @@ class ImageStore:
         return channels, height, width
 
     def to(self, device: torch.device) -> "ImageStore":
-        """The same pictures, resident on a device."""
-        return ImageStore(self.pixels.to(device), self.normalisation)
+        """The same pictures for use on a device: resident there if they fit, otherwise fetched from where they are."""
+        fits = device.type != "cuda" or self.pixels.nbytes < ROOM * torch.cuda.mem_get_info(device)[0]
+        return ImageStore(self.pixels.to(device) if fits else self.pixels, self.normalisation, device)
 
     def gather(
         self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
@@ -69,7 +103,7 @@ class ImageStore:
         With an `augmentation`, each is cropped and flipped at random from `generator`.
         """
         if augmentation is None or augmentation == Augmentation():
-            picked = self.pixels[indices]
+            picked = self._pick(indices)
         else:
             picked = self._augmented(indices, augmentation, generator)
         floats = picked.to(torch.float32, memory_format=torch.channels_last)
@@ -90,6 +124,41 @@ class ImageStore:
             columns = torch.where(flip, columns.flip(1), columns)
         inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
         pixel = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
-        flat = self.pixels[indices].view(count, channels, height * width)
+        flat = self._pick(indices).view(count, channels, height * width)
         cut = flat.gather(2, pixel.view(count, 1, -1).expand(-1, channels, -1)).view(count, channels, height, width)
         return cut * inside[:, None]
+
+    def _pick(self, indices: Tensor) -> Tensor:
+        return self.pixels[indices.to(self.pixels.device)].to(self.device)
+
+
+class FeatureStore:
+    """Features [P, D] computed elsewhere, in place of pictures."""
+
+    def __init__(self, features: Tensor) -> None:
+        if not features.is_floating_point() or features.ndim != 2:
+            raise ValueError(f"features must be floats [P, D], not {features.dtype} {tuple(features.shape)}")
+        self.features = features
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self.features.device
+
+    @property
+    def picture_shape(self) -> tuple[int, ...]:
+        """D, the shape of what takes a picture's place."""
+        return (self.features.shape[1],)
+
+    def to(self, device: torch.device) -> "FeatureStore":
+        """The same features, resident on a device."""
+        return FeatureStore(self.features.to(device))
+
+    def gather(
+        self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Features [n, D] of `indices` [n]; there is nothing to augment."""
+        return self.features[indices]

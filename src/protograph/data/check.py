@@ -1,0 +1,84 @@
+"""What is in a dataset, and what is wrong with it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from protograph.data.dataset import Dataset
+from protograph.data.splits import PARTS
+from protograph.relations import AttributeRelation, MatrixRelation, Relation
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The facts about a dataset that a user should know before training on it.
+
+    parts:      part -> classes, pictures, fewest and most pictures of a class
+    sizes:      smallest and largest width and height before resizing
+    duplicates: groups of pictures with identical contents
+    crossing:   those groups of which the pictures serve for different parts
+    """
+
+    dataset: str
+    fingerprint: str
+    classes: int
+    pictures: int
+    parts: dict[str, dict[str, int]]
+    picture_shape: tuple[int, ...]
+    sizes: dict[str, tuple[int, int]] | None
+    greyscale: int
+    unreadable: dict[str, str]
+    duplicates: list[list[str]]
+    crossing: list[list[str]]
+    relations: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+
+def check(dataset: Dataset) -> Findings:
+    """Count and compare everything in a dataset that was opened."""
+    parts: dict[str, dict[str, int]] = {}
+    part_of: dict[int, str] = {}
+    for part in PARTS:
+        pool = getattr(dataset, part)
+        counts = pool.counts
+        parts[part] = {
+            "classes": len(pool),
+            "pictures": int(counts.sum()),
+            "fewest": int(counts.min()) if len(pool) else 0,
+            "most": int(counts.max()) if len(pool) else 0,
+        }
+        for row in pool.all_pictures().tolist():
+            assert row not in part_of, f"picture {row} is in {part_of.get(row)} and in {part}"
+            part_of[row] = part
+    pictures = dataset.pictures
+    groups = pictures.duplicates() if pictures else []
+    names = pictures.names if pictures else []
+    sizes = None
+    if pictures is not None and (pictures.sizes[:, 0] > 0).any():
+        read = pictures.sizes[pictures.sizes[:, 0] > 0]
+        sizes = {label: (int(read[:, axis].min()), int(read[:, axis].max())) for axis, label in enumerate(("width", "height"))}
+    crossing = [rows for rows in groups if len({part_of.get(row) for row in rows}) > 1]
+    return Findings(
+        dataset=dataset.name,
+        fingerprint=dataset.fingerprint,
+        classes=len(dataset.classes),
+        pictures=len(dataset.store),
+        parts=parts,
+        picture_shape=tuple(dataset.store.picture_shape),
+        sizes=sizes,
+        greyscale=int(pictures.grey.sum()) if pictures else 0,
+        unreadable={names[row]: error for row, error in pictures.errors.items()} if pictures else {},
+        duplicates=[[names[row] for row in rows] for rows in groups],
+        crossing=[[f"{names[row]} ({part_of.get(row, 'unused')})" for row in rows] for rows in crossing],
+        relations={name: _described(relation) for name, relation in dataset.relations.items()},
+    )
+
+
+def _described(relation: Relation) -> str:
+    if isinstance(relation, AttributeRelation):
+        return f"{relation.values.shape[1]} attributes of {len(relation.names)} classes"
+    if isinstance(relation, MatrixRelation):
+        return f"similarities of {len(relation.names)} classes"
+    return type(relation).__name__

@@ -1,0 +1,82 @@
+"""Picture files -> uint8 pixels, as a worker process of its own.
+
+Run as a script, so that a worker starts in a blink: it imports what decoding needs and nothing else of the package. Each line
+on its standard input is a job, [target, first row, size, [file, ...]]; it writes the pixels of every file into the array
+`target` [P, 3, size, size] and answers a line with one [error, width, height, greyscale, sha256] per file.
+"""
+
+import hashlib
+import io
+import json
+import signal
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000")  # no others: some start programs to be decoded
+MAX_PIXELS = 64_000_000  # a larger picture is a mistake or an attack; a photograph has a third of it
+
+
+def decode(content: bytes, size: int) -> tuple[NDArray[np.uint8], int, int, bool]:
+    """The whole picture in RGB, resized to [3, size, size]; its width and height, and whether it is greyscale.
+
+    Turned upright where the camera says so; what is transparent becomes white.
+    """
+    with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+        width, height = picture.size
+        if width * height > MAX_PIXELS:
+            raise ValueError(f"{width} x {height} pixels are more than {MAX_PIXELS // 10**6} million")
+        picture.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction, never below twice the size
+        upright = to_rgb(picture, size)
+        return np.asarray(upright).transpose(2, 0, 1), width, height, is_grey(picture)
+
+
+def to_rgb(picture: Image.Image, size: int) -> Image.Image:
+    """Any picture as RGB of size x size."""
+    if "exif" in picture.info:
+        picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I;16") or picture.mode == "I":
+        picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
+    if "A" in picture.mode or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture)
+    picture = picture.convert("RGB")
+    return picture if picture.size == (size, size) else picture.resize((size, size), Image.Resampling.BILINEAR)
+
+
+def is_grey(picture: Image.Image) -> bool:
+    """Whether a picture has no colours to begin with."""
+    return picture.mode in ("1", "L", "LA", "I", "F") or picture.mode.startswith("I;16")
+
+
+def work(target: str, first: int, size: int, files: list[str]) -> list[list[Any]]:
+    """Decode files into rows `first`, `first` + 1, ... of the array at `target`; a row that cannot be read stays black."""
+    pixels = np.lib.format.open_memmap(target, mode="r+")
+    answers: list[list[Any]] = []
+    for row, file in enumerate(files, first):
+        try:
+            with open(file, "rb") as opened:  # noqa: PTH123 - a Path costs as much as opening the file
+                content = opened.read()
+            pixels[row], width, height, grey = decode(content, size)
+            answers.append([None, width, height, grey, hashlib.sha256(content).hexdigest()])
+        except Exception as error:  # a damaged picture can raise anything
+            answers.append([" ".join(str(error).split()) or type(error).__name__, 0, 0, False, ""])
+    return answers
+
+
+def main() -> None:
+    """Answer jobs until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever gave the job, and ends the input
+    warnings.simplefilter("ignore")  # of Pillow's, about metadata nobody asked for
+    Image.MAX_IMAGE_PIXELS = None  # `decode` has its own limit
+    for line in sys.stdin:
+        print(json.dumps(work(*json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Features computed elsewhere as a dataset: a file of vectors with labels, used with the identity backbone.
+
+    .npz           arrays `vectors` [P, D], `labels` [P] (names or numbers), optionally `split` [P]
+    .safetensors   tensors `vectors` [P, D], `labels` [P] (numbers); optionally a JSON list `classes` in the metadata
+    .parquet       columns `label`, `vector` (lists of numbers), optionally `split`
+
+`split` is one of train, seen-validation, seen-test, novel-validation, novel-test for every vector; without it classes and
+vectors are divided as `splits.split_freely` states.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from protograph.data.dataset import Dataset, pools
+from protograph.data.splits import FEWEST_PICTURES, PARTS, Split, split_freely
+from protograph.data.store import Augmentation, FeatureStore
+from protograph.errors import InputError, unknown
+from protograph.progress import Progress
+
+
+def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
+    """The vectors of the file `root`."""
+    if not root.is_file():
+        raise InputError(f"no file of features at {root}: give a .npz, .safetensors or .parquet with vectors and labels")
+    if root.suffix not in READERS:
+        raise InputError(f"cannot read features from {root}: give a .npz, .safetensors or .parquet file")
+    try:
+        vectors, labels, parts = READERS[root.suffix](root)
+    except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile, zlib.error, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{root} is not a file of features ({error}): it needs vectors and labels") from error
+    _check(vectors, labels, parts, root)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found below
+        vectors = np.ascontiguousarray(vectors, np.float32)
+    bad = (~np.isfinite(vectors).all(axis=1)).nonzero()[0].tolist()
+    if bad and not skip_bad:
+        raise InputError(
+            f"vector {bad[0]} of {root} (class '{labels[bad[0]]}') holds NaN or infinity: repair it, or go on with --skip-bad"
+        )
+    if bad:
+        progress.say(f"left out {len(bad)} of {len(vectors)} vectors with NaN or infinity")
+    split = _split(labels, parts, set(bad), root)
+    progress.say(f"{root}: {split.counts().replace('pictures', 'vectors')}")
+    tensor = torch.from_numpy(vectors)
+    used = [[[name, list(rows)] for name, rows in getattr(split, part).items()] for part in PARTS]
+    return Dataset(
+        name="features",
+        classes=split.classes,
+        store=FeatureStore(tensor),
+        **pools(split),
+        augmentation=Augmentation(),
+        relations={},
+        fingerprint=hashlib.sha256(tensor.numpy().tobytes() + json.dumps(used).encode()).hexdigest()[:16],
+    )
+
+
+def _check(vectors: NDArray[Any], labels: Sequence[str], parts: Sequence[str] | None, path: Path) -> None:
+    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
+        raise InputError(f"the vectors of {path} are {vectors.dtype} {vectors.shape}: they must be floats [P, D]")
+    for what, values in (("labels", labels), ("splits", parts)):
+        if values is not None and len(values) != len(vectors):
+            raise InputError(f"{path} has {len(vectors)} vectors and {len(values)} {what}: give one each")
+    for part in parts or ():
+        if part.replace("-", "_") not in PARTS:
+            raise unknown(f"split in {path}", part, [name.replace("_", "-") for name in PARTS])
+
+
+def _split(labels: Sequence[str], parts: Sequence[str] | None, bad: set[int], path: Path) -> Split:
+    if parts is None:
+        members: dict[str, list[int]] = {name: [] for name in sorted(set(labels))}
+        for row, label in enumerate(labels):
+            if row not in bad:
+                members[label].append(row)
+        for name, rows in members.items():
+            if len(rows) < FEWEST_PICTURES:
+                raise InputError(
+                    f"class '{name}' of {path} has {len(rows)} vectors: give every class at least {FEWEST_PICTURES}"
+                )
+        return split_freely(members)
+    grouped: dict[str, dict[str, list[int]]] = {part: {} for part in PARTS}
+    for row, (label, part) in enumerate(zip(labels, parts, strict=True)):
+        if row not in bad:
+            grouped[part.replace("-", "_")].setdefault(label, []).append(row)
+    seen = sorted(grouped["train"])
+    for part in PARTS[1:3]:
+        odd = set(grouped[part]) ^ set(seen)
+        if odd:
+            raise InputError(f"class '{min(odd)}' of {path} is not both in train and {part.replace('_', '-')}: give it to both")
+        grouped[part] = {name: grouped[part][name] for name in seen}
+    grouped["train"] = {name: grouped["train"][name] for name in seen}
+    for part in PARTS[3:]:
+        both = set(grouped[part]) & set(seen)
+        if both:
+            raise InputError(f"class '{min(both)}' of {path} is both seen and novel: give it to one part")
+    both = set(grouped["novel_validation"]) & set(grouped["novel_test"])
+    if both:
+        raise InputError(f"class '{min(both)}' of {path} is novel for validation and for test: give it to one part")
+    return Split(**grouped)
+
+
+def _texts(values: Any) -> list[str]:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"labels or splits of the shape {array.shape} instead of one for each vector")
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in array.tolist()]
+
+
+def _read_npz(path: Path) -> tuple[NDArray[Any], list[str], list[str] | None]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return arrays["vectors"], _texts(arrays["labels"]), _texts(arrays["split"]) if "split" in arrays else None
+
+
+def _read_safetensors(path: Path) -> tuple[NDArray[Any], list[str], list[str] | None]:
+    with safe_open(path, framework="pt") as file:
+        vectors, labels = file.get_tensor("vectors").float().numpy(), file.get_tensor("labels").tolist()
+        metadata = file.metadata() or {}
+    if "classes" not in metadata:
+        return vectors, _texts(labels), None
+    names = json.loads(metadata["classes"])
+    if labels and not 0 <= min(labels) <= max(labels) < len(names):
+        raise InputError(f"{path} names {len(names)} classes, but has the label {max(labels)}: name all of them")
+    return vectors, [str(names[label]) for label in labels], None
+
+
+def _read_parquet(path: Path) -> tuple[NDArray[Any], list[str], list[str] | None]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError as error:
+        raise InputError('reading .parquet files needs pyarrow: pip install "protograph[parquet]"') from error
+    try:
+        table = read_table(path).to_pydict()
+    except ArrowException as error:
+        raise InputError(f"{path} is not a readable parquet file ({error})") from error
+    return np.array(table["vector"], np.float32), _texts(table["label"]), _texts(table["split"]) if "split" in table else None
+
+
+READERS = {".npz": _read_npz, ".safetensors": _read_safetensors, ".parquet": _read_parquet}

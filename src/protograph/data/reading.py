@@ -1,0 +1,264 @@
+"""Picture files -> an ImageStore: decoded once by every core, kept in the cache, mapped from there.
+
+P pictures.
+"""
+
+import csv
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protograph.data import decode
+from protograph.data.store import ImageStore, Normalisation
+from protograph.errors import InputError
+from protograph.files import build_folder, cache_folder
+from protograph.progress import Progress
+
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"))
+VERSION = 1  # to be raised whenever the same file gives other pixels
+CHUNK = 128  # files of a worker's job
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures as they were read: pixels, and what was seen on the way.
+
+    names:   [P] where each came from
+    digests: [P] sha256 of each file, or of its pixels where several share a file
+    sizes:   [P, 2] width and height before resizing
+    grey:    [P] whether it is greyscale
+    errors:  row -> what is wrong with it; such a row is black and in no pool
+    """
+
+    store: ImageStore
+    names: Sequence[str]
+    digests: NDArray[np.bytes_]
+    sizes: NDArray[np.int32]
+    grey: NDArray[np.bool_]
+    errors: dict[int, str]
+
+    def duplicates(self) -> list[list[int]]:
+        """Groups of rows with identical contents."""
+        groups = defaultdict(list)
+        for row, digest in enumerate(self.digests.tolist()):
+            if digest:
+                groups[digest].append(row)
+        return [rows for rows in groups.values() if len(rows) > 1]
+
+
+def read_pictures(root: Path, names: Sequence[str], size: int, normalisation: Normalisation, progress: Progress) -> Pictures:
+    """The picture files of these names under `root`, from the cache if none of them has changed since.
+
+    A file counts as unchanged while its name, size and times of change, of contents and of rights, are the same.
+    """
+    base = os.fspath(root.resolve())
+    files = [f"{base}{os.sep}{name}" for name in names]
+    return open_pictures(
+        _key([base, size, list(names), [_stamp(file) for file in files]]),
+        names,
+        normalisation,
+        lambda folder: _decode(files, size, folder, progress),
+    )
+
+
+def read_arrays(
+    sources: Sequence[Path], load: Callable[[], tuple[list[str], Iterator[NDArray[np.uint8]]]], normalisation: Normalisation
+) -> Pictures:
+    """Pictures that lie in a few large files: `load` answers their names and the pictures [n, H, W, 3] in portions."""
+
+    def build(folder: Path) -> None:
+        names, portions = load()
+        pixels: NDArray[np.uint8] | None = None
+        row = 0
+        digests = []
+        for portion in portions:
+            if pixels is None:
+                shape = (len(names), 3, *portion.shape[1:3])
+                pixels = np.lib.format.open_memmap(folder / "pixels.npy", "w+", np.uint8, shape)
+            pixels[row : row + len(portion)] = portion.transpose(0, 3, 1, 2)
+            digests += [hashlib.sha256(np.ascontiguousarray(picture).data).hexdigest() for picture in portion]
+            row += len(portion)
+        assert pixels is not None
+        sizes = np.full((len(names), 2), pixels.shape[2:][::-1], np.int32)
+        _write(folder, digests, sizes, np.zeros(len(names), bool), {})
+        (folder / "names.json").write_text(json.dumps(names), encoding="utf-8")
+
+    return open_pictures(_key(_stamps(sources)), None, normalisation, build)
+
+
+def open_pictures(
+    key: str, names: Sequence[str] | None, normalisation: Normalisation, build: Callable[[Path], None]
+) -> Pictures:
+    """The pictures cached under `key`; `build` makes them if they are not there."""
+    folder = cache_folder() / f"pictures-{key}"
+    if not folder.is_dir():
+        build_folder(folder, build)
+    if names is None:
+        names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+    with np.load(folder / "read.npz") as read:
+        digests, sizes, grey = read["digests"], read["sizes"], read["grey"]
+    errors = {int(row): error for row, error in json.loads((folder / "errors.json").read_text(encoding="utf-8")).items()}
+    return Pictures(ImageStore.open(folder / "pixels.npy", normalisation), names, digests, sizes, grey, errors)
+
+
+def find_names(folder: Path) -> list[str]:
+    """Names of the picture files directly in a folder, in order."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    return sorted(name for name in names if name[name.rfind(".") :].lower() in SUFFIXES and not name.startswith("."))
+
+
+def find_folders(folder: Path) -> list[str]:
+    """Names of the folders directly in a folder, in order, but for hidden ones."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def read_columns(path: Path, *needed: str) -> list[dict[str, str | None]]:
+    """The rows of a .csv file that has these columns."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark in front
+            rows = csv.DictReader(file)
+            if not set(needed) <= set(rows.fieldnames or ()):
+                wanted = " and ".join(f"'{name}'" for name in needed)
+                raise InputError(f"{path} has the columns {rows.fieldnames}: it needs {wanted}")
+            return list(rows)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} is not a readable .csv file ({error}): save it as UTF-8") from error
+
+
+def unpacked(archives: Sequence[Path], progress: Progress) -> Path:
+    """The folder in the cache into which archives (.tgz, .tar, .zip) are unpacked together, once.
+
+    Nothing is written outside it: a member with another place is refused, and so is whatever is neither file nor folder, since
+    ever new ways are found to make a link leave.
+    """
+    folder = cache_folder() / f"unpacked-{_key(_stamps(archives))}"
+    if not folder.is_dir():
+
+        def build(scratch: Path) -> None:
+            with progress.task("unpack", len(archives), "archives") as advance:
+                for archive in archives:
+                    _unpack(archive, scratch)
+                    advance(1)
+
+        build_folder(folder, build)
+    return folder
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    def harmless(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        if member.name.startswith("/") or not (member.isfile() or member.isdir()):
+            raise tarfile.SpecialFileError(member)
+        return tarfile.data_filter(member, path)
+
+    try:
+        if archive.suffix.lower() == ".zip":
+            with zipfile.ZipFile(archive) as opened:
+                for member in opened.namelist():
+                    if not (folder / member).resolve().is_relative_to(folder.resolve()):
+                        raise InputError(f"{archive} has a member '{member}' outside its folder: do not use it")
+                opened.extractall(folder)
+        else:
+            with tarfile.open(archive) as opened_tar:
+                opened_tar.extractall(folder, filter=harmless)
+    except InputError:
+        raise
+    except tarfile.FilterError as error:
+        name = error.tarinfo.name
+        raise InputError(f"{archive} has a member '{name}' that is a link or outside its folder: do not use it") from error
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, not the archive
+        reason = " ".join(str(error).split())
+        raise InputError(f"{archive} cannot be unpacked ({reason}): fetch it again") from error
+
+
+def _key(parts: object) -> str:
+    return hashlib.sha256(json.dumps([VERSION, parts]).encode()).hexdigest()[:16]
+
+
+def _stamps(files: Sequence[Path]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(os.fspath(file.resolve()), _stamp(os.fspath(file))) for file in files]
+
+
+def _stamp(file: str) -> tuple[int, ...]:
+    """Size and times of change; a file that is not there gets a stamp, too, and is named when it is read."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 - called for every picture at every start
+    except OSError:
+        return ()
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _decode(files: Sequence[str], size: int, folder: Path, progress: Progress) -> None:
+    """Let one worker process per core decode files into `folder`."""
+    target = folder / "pixels.npy"
+    shape = (len(files), 3, size, size)
+    np.lib.format.open_memmap(target, "w+", np.uint8, shape).flush()
+    starts = range(0, len(files), CHUNK)
+    digests = [""] * len(files)
+    sizes, grey, errors = np.zeros((len(files), 2), np.int32), np.zeros(len(files), bool), {}
+    own = threading.local()  # every thread talks to a worker of its own
+
+    def run(start: int) -> tuple[int, list[tuple[str | None, int, int, bool, str]]]:
+        paths = files[start : start + CHUNK]
+        try:
+            own.worker.stdin.write(json.dumps([os.fspath(target), start, size, paths]) + "\n")
+            own.worker.stdin.flush()
+            answer = own.worker.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise RuntimeError(f"a worker ended while it read one of {paths[0]} ... {paths[-1]}")
+        return start, json.loads(answer)
+
+    count = min(os.cpu_count() or 1, max(1, len(starts)))
+    with ExitStack() as stack:
+        workers = [stack.enter_context(_worker()) for _ in range(count)]
+        threads = stack.enter_context(ThreadPoolExecutor(count, initializer=lambda: setattr(own, "worker", workers.pop())))
+        stack.callback(threads.shutdown, cancel_futures=True)  # after a mistake or Ctrl-C, do not finish first
+        advance = stack.enter_context(progress.task("read pictures", len(files), "pictures"))
+        for job in as_completed([threads.submit(run, start) for start in starts]):
+            start, answers = job.result()
+            for row, (error, width, height, is_grey, digest) in enumerate(answers, start):
+                digests[row], sizes[row], grey[row] = digest, (width, height), is_grey
+                if error is not None:
+                    errors[row] = error
+            advance(len(answers))
+    _write(folder, digests, sizes, grey, errors)
+
+
+@contextmanager
+def _worker() -> Iterator[subprocess.Popen[str]]:
+    # -P: the script's own folder must not come before the libraries on the path.
+    command = [sys.executable, "-P", decode.__file__]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    assert worker.stdin
+    assert worker.stdout
+    try:
+        yield worker
+    finally:
+        with suppress(BrokenPipeError):  # of one that died
+            worker.stdin.close()
+        worker.stdout.close()
+        worker.wait()
+
+
+def _write(folder: Path, digests: list[str], sizes: NDArray[np.int32], grey: NDArray[np.bool_], errors: dict[int, str]) -> None:
+    np.savez(folder / "read.npz", digests=np.array(digests, "S64"), sizes=sizes, grey=grey)
+    (folder / "errors.json").write_text(json.dumps(errors), encoding="utf-8")
