@@ -64,12 +64,14 @@ def joint_space(pn: dict[str, Any], other: dict[str, Any], pictures: int) -> str
     )
     where = pn["nearness"]
     short, near = where["seen_norm"] < where["novel_norm"], where["to_nearest_seen"] < where["to_own"]
+    # |q - p|^2 = |q|^2 - 2 q p + |p|^2
+    nearer = f", which alone brings it {where['novel_norm'] - where['seen_norm']:.3g} nearer to everything" if short else ""
     return (
         f"pn+ {'collapses' if kept < 50 else 'does not collapse'} in the joint label space: Novel-Joint is {kept:.0f} % of its "
         f"Novel-Novel ({others:.0f} % for {other['variant']}), and {where['taken_for_seen']:.0f} % of the novel queries lie "
         f"nearest to a seen class.\nThe prototype of a seen class, a mean of {pictures} pictures, is "
         f"{'shorter' if short else 'not shorter'} than that of a novel one, a single picture: squared length per feature "
-        f"{where['seen_norm']:.3g} against {where['novel_norm']:.3g}.\nA novel query lies on average "
+        f"{where['seen_norm']:.3g} against {where['novel_norm']:.3g}{nearer}.\nA novel query lies on average "
         f"{'nearer to' if near else 'farther from'} some seen prototype than its own: squared distance per feature "
         f"{where['to_nearest_seen']:.3g} against {where['to_own']:.3g}."
     )
