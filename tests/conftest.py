@@ -11,6 +11,7 @@ from protograph.config import Recipe, RunConfig
 from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Pool
 from protograph.data.letters import open_letters
 from protograph.relations import MatrixRelation
+from protograph.variants import find_variant
 
 # On tensors as small as these, threads only wait for one another, and for long on a busy machine. Subprocesses inherit it.
 torch.set_num_threads(1)
@@ -53,8 +54,7 @@ def real_root() -> Path:
     return Path(os.environ["PROTOGRAPH_DATA"])
 
 
-@pytest.fixture(scope="session")
-def toy() -> Dataset:
+def make_toy() -> Dataset:
     """Noisy patterns, one pattern per class: small enough to train on in a blink, and not hopeless."""
     generator = torch.Generator().manual_seed(0)
     pixels: list[torch.Tensor] = []
@@ -91,14 +91,21 @@ def toy() -> Dataset:
 
 
 @pytest.fixture(scope="session")
+def toy() -> Dataset:
+    return make_toy()
+
+
+@pytest.fixture(scope="session")
 def toy_config() -> Callable[..., RunConfig]:
     """Makes a configuration for `toy`; `changes` are made to its short recipe."""
 
     def make(variant: str = "gcgpn-aux", seed: int = 0, **changes: Any) -> RunConfig:
         short = {
             "epochs": 3, "steps": 4, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "rate": 0.2,
-            "validation_episodes": 5, "test_queries": 6,
+            "validation_episodes": 5, "test_queries": 6, "batch": 8,
         }  # fmt: skip
+        if candidates := find_variant(variant).candidates:
+            short |= {"epochs": len(candidates), "steps": 1}
         recipe = Recipe("short", **{**short, **changes})
         return RunConfig("toy", variant, 1, seed, "conv4-32", ("kinship",), recipe, "toy-1")
 

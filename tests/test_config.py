@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protograph.config import DEMO, PAPER, RECIPES, Recipe, RunConfig, differences, find_recipe, read_toml, typed
+from protograph.config import CHANGES, DEMO, PAPER, RECIPES, Recipe, RunConfig, differences, find_recipe, read_toml, typed
 from protograph.data import DATASETS, Dataset, Source
 from protograph.errors import InputError
-from protograph.training import configure, learning_rate
+from protograph.training import configure, configure_start, learning_rate
 
 CONFIG = RunConfig("letters", "gcgpn-aux", 5, 3, "conv4-32", ("unicode", "own.csv"), PAPER, "abc", ("plugin.py",))
 RATES = st.floats(1e-6, 10, allow_nan=False)
@@ -128,6 +129,66 @@ def test_a_relation_that_would_be_ignored_is_refused(toy: Dataset, monkeypatch: 
     )
     with pytest.raises(InputError, match=r"'aux-only' uses no side information.*'kinship'"):
         configure(toy, "aux-only", relations=["kinship"])
+
+
+@pytest.fixture
+def known_toy(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-32", "paper", "a toy"))
+    return toy
+
+
+def changed(dataset: Dataset, variant: str, recipe: Recipe) -> dict[str, Any]:
+    """What a variant makes of a recipe that is different from the recipe itself."""
+    own, base = asdict(configure(dataset, variant, recipe=recipe.name).recipe), asdict(recipe)
+    return {name: value for name, value in own.items() if value != base[name]}
+
+
+def test_baselines_are_trained_as_long_and_on_the_queries_their_authors_chose(known_toy: Dataset) -> None:
+    assert CHANGES.keys() == RECIPES.keys()
+    queries = {"novel_queries": 6, "seen_queries": 0}
+    for variant in ("pn+", "pn+cos"):
+        assert changed(known_toy, variant, PAPER) == {"epochs": 60, **queries}
+        assert changed(known_toy, variant, DEMO) == queries
+    for variant in ("cosine", "dfslwof-avg", "dfslwof-att"):
+        assert changed(known_toy, variant, PAPER) == {"epochs": 60}
+        assert changed(known_toy, variant, DEMO) == {}
+    assert PAPER.batch == DEMO.batch == 256
+    for variant in ("aux-only", "gcgpn-key", "gcgpn-aux"):
+        assert changed(known_toy, variant, PAPER) == changed(known_toy, variant, DEMO) == {}
+    assert changed(known_toy, "teen", PAPER) == {"epochs": 13, "steps": 1}
+
+
+def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:
+    assert configure(known_toy, "pn+", changes={"epochs": "7", "novel_queries": 2}).recipe.epochs == 7
+    assert configure(known_toy, "dfslwof-att", changes={"epochs": 7}).recipe.epochs == 7
+
+
+@pytest.mark.parametrize(
+    ("variant", "setting"),
+    [
+        ("gcgpn-aux", "batch"), ("pn+", "seen_queries"), ("pn+", "temperature"), ("pn+", "batch"), ("cosine", "episodes"),
+        ("cosine", "scheme"), ("teen", "scheme"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_would_be_ignored_is_refused(known_toy: Dataset, variant: str, setting: str) -> None:
+    with pytest.raises(InputError, match=f"'{re.escape(variant)}' has no use for .*'{setting}'"):
+        configure(known_toy, variant, changes={setting: getattr(PAPER, setting)})
+
+
+def test_a_setting_that_only_one_of_two_stages_uses_goes_to_that_one(known_toy: Dataset) -> None:
+    changes = {"batch": 32, "seen_queries": 5, "epochs": 2, "temperature": 4.0}
+    first, second = (
+        configure_start(known_toy, "dfslwof-att", changes).recipe,
+        configure(known_toy, "dfslwof-att", changes=changes).recipe,
+    )
+    assert (first.batch, first.seen_queries, first.epochs, first.temperature) == (32, 15, 2, 4.0)
+    assert (second.batch, second.seen_queries, second.epochs, second.temperature) == (256, 5, 2, 10.0)
+
+
+def test_the_first_stage_is_the_same_for_every_number_of_shots(known_toy: Dataset) -> None:
+    assert configure_start(known_toy, "dfslwof-att").shots == configure_start(known_toy, "teen").shots == 1
+    with pytest.raises(InputError, match=r"'cosine' is trained without examples.*`evaluate`"):
+        configure(known_toy, "cosine", shots=5)
 
 
 def test_differences_name_both_values() -> None:

@@ -37,7 +37,7 @@ def specs(draw: Any) -> EpisodeSpec:
         more = draw(st.lists(enough, min_size=ways, max_size=ways + 4))
         seen, novel, supply = make_pool(counts), make_pool(more, len(counts), 2 * sum(counts)), sum(counts)
     scheme = draw(st.sampled_from(["total", "per-class"]))
-    seen_queries = draw(st.integers(1, supply if scheme == "total" else min(counts)))
+    seen_queries = draw(st.integers(0, supply if scheme == "total" else min(counts)))
     fewest_shots = draw(st.none() | st.integers(1, shots))
     return EpisodeSpec(seen, novel, ways, shots, novel_queries, seen_queries, scheme, fewest_shots)
 

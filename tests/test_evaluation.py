@@ -8,12 +8,14 @@ from torch import Tensor, nn
 from protograph.data import Dataset
 from protograph.episodes import fixed_episodes, sample, seeded
 from protograph.evaluation import (
+    EVALUATION_SEED,
     MEASURES,
     Measure,
     episode_measures,
     evaluate,
     evaluation_spec,
     extract,
+    nearness,
     run_episodes,
     summarise,
 )
@@ -180,3 +182,28 @@ def test_evaluation_leaves_the_model_unchanged(model: GraphPrototypeNetwork, toy
     model.train()
     evaluate(model, toy, "test", shots=1, ways=3, queries=4, episodes=3)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_nearness_is_what_a_loop_over_novel_queries_measures(model: GraphPrototypeNetwork, toy: Dataset) -> None:
+    found = nearness(model, toy, shots=2, ways=3, episodes=4)
+    spec = evaluation_spec(toy, "test", 3, 2, 5)
+    lengths: dict[str, list[float]] = {"seen_norm": [], "novel_norm": []}
+    distances: dict[str, list[float]] = {"to_own": [], "to_nearest_seen": [], "taken_for_seen": []}
+    for index in range(4):
+        episode = sample(spec, EVALUATION_SEED, index)
+        with torch.no_grad():
+            support = model.eval().embed(toy.store.gather(episode.support.flatten())).view(*episode.support.shape, -1)
+            context = model.context(support, episode.mask, episode.classes, episode.seen)
+            prototypes = model.joint_prototypes(context)[0].tolist()
+            queries = model.embed(toy.store.gather(episode.queries[0])).tolist()
+        for row, prototype in enumerate(prototypes):
+            lengths["seen_norm" if row < episode.seen else "novel_norm"].append(math.hypot(*prototype) ** 2 / len(prototype))
+        for query, target in zip(queries, episode.targets[0].tolist(), strict=True):
+            if target >= episode.seen:
+                squares = [math.dist(query, prototype) ** 2 / len(query) for prototype in prototypes]
+                nearest = min(squares[: episode.seen])
+                distances["to_own"].append(squares[target])
+                distances["to_nearest_seen"].append(nearest)
+                distances["taken_for_seen"].append(100.0 * (nearest < min(squares[episode.seen :])))
+    for name, values in {**lengths, **distances}.items():
+        assert found[name] == pytest.approx(fmean(values), rel=1e-5), name

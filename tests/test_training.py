@@ -1,3 +1,4 @@
+import copy
 import functools
 import json
 import math
@@ -17,12 +18,14 @@ import torch
 
 from protograph import training
 from protograph.config import RunConfig
-from protograph.data import Dataset
+from protograph.data import Augmentation, Dataset, Pool
+from protograph.episodes import EpisodeSpec, draw, draw_batch, seeded
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure
+from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Advance, Silent
 from protograph.runs import Run
-from protograph.training import make_model, make_optimiser, train
+from protograph.training import make_model, make_optimiser, train, training_step
 from protograph.variants import VARIANTS
 
 Make = Callable[..., RunConfig]
@@ -44,7 +47,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     assert [json.loads(line) for line in lines] == checkpoint.history
     return {
         "tensors": {name: (value.dtype, value.shape, value.numpy().tobytes()) for name, value in checkpoint.tensors.items()},
-        "progress": (checkpoint.step, checkpoint.best_epoch, checkpoint.best_h_mean, checkpoint.history),
+        "progress": (checkpoint.step, checkpoint.best_epoch, checkpoint.best_score, checkpoint.history),
         "measures": {name: value for name, value in measures.items() if name != "training_seconds"},
     }
 
@@ -233,17 +236,252 @@ def test_divergence_is_reported_with_the_rate_to_lower(toy: Dataset, toy_config:
     assert not (tmp_path / "run" / "measures.json").exists()
 
 
+@pytest.fixture(scope="module")
+def start(toy: Dataset, toy_config: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished first stage, to be read and not changed."""
+    folder = tmp_path_factory.mktemp("start") / "cosine"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+        train(toy_config("cosine"), toy, folder)
+    return folder
+
+
+def measured_again(folder: Path, toy: Dataset) -> dict[str, Any]:
+    """What a run's best weights measure in a fresh model, as `protograph evaluate` does."""
+    run = Run.open(folder)
+    model = make_model(run.config, toy)
+    model.load_state_dict(run.weights("best"))
+    return training.as_json(training.evaluate(model, toy, "test", 1, 3, 6))
+
+
+def checkpoint_measures(folder: Path) -> dict[str, Any]:
+    measures = Run.open(folder).measures
+    assert measures is not None
+    found: dict[str, Any] = measures["measures"]
+    return found
+
+
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_every_variant_trains_a_step(toy: Dataset, toy_config: Make, tmp_path: Path, variant: str) -> None:
-    config = toy_config(variant, epochs=1, steps=1)
+def test_every_variant_trains_and_its_weights_measure_as_recorded(
+    toy: Dataset, toy_config: Make, start: Path, tmp_path: Path, variant: str
+) -> None:
+    config = toy_config(variant) if VARIANTS[variant].candidates else toy_config(variant, epochs=1, steps=1)
     before = make_model(config, toy).state_dict()
-    train(config, toy, tmp_path / "run")
+    train(config, toy, tmp_path / "run", start=start if VARIANTS[variant].after else None)
     checkpoint = Run.open(tmp_path / "run").load()
     assert checkpoint is not None
     assert math.isfinite(checkpoint.history[0]["loss"])
     after = checkpoint.part("last.")
     assert all(value.isfinite().all() for value in after.values())
     assert not torch.equal(before["prototypes"], after["prototypes"])
+    assert measured_again(tmp_path / "run", toy) == checkpoint_measures(tmp_path / "run")
+
+
+# Objectives
+
+
+def stepping(variant: str, toy: Dataset, config: RunConfig) -> tuple[GraphPrototypeNetwork, float, Any]:
+    """A model before a step without augmentation, the loss of that step, and what was drawn for it."""
+    chosen, plain = VARIANTS[variant], Augmentation()
+    model, spec, _ = training.plan(config, toy)
+    before = copy.deepcopy(model)
+    count = config.recipe.batch if chosen.objective == "classify" else config.recipe.episodes
+    loss = training_step(
+        model, make_optimiser(model, config.recipe), toy.store, plain, spec, count, seeded(0), chosen.objective, chosen.frozen
+    )
+    drawn = draw(spec, count, seeded(0)) if isinstance(spec, EpisodeSpec) else draw_batch(spec, count, seeded(0))
+    return before.train(), loss.item(), drawn
+
+
+def test_classification_is_cross_entropy_of_cosines_with_every_seen_class(toy: Dataset, toy_config: Make) -> None:
+    model, loss, batch = stepping("cosine", toy, toy_config("cosine"))
+    features, prototypes = model.embed(toy.store.gather(batch.pictures)).tolist(), model.prototypes.tolist()
+    expected = 0.0
+    for feature, target in zip(features, batch.targets.tolist(), strict=True):
+        scores = [10 * cosine(feature, prototype) for prototype in prototypes]
+        expected += math.log(sum(map(math.exp, scores))) - scores[target]
+    assert loss == pytest.approx(expected / len(features), abs=1e-5)
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+
+
+@pytest.mark.parametrize("variant", ["pn+", "pn+cos"])
+def test_few_shot_is_cross_entropy_among_the_novel_classes_of_an_episode(toy: Dataset, toy_config: Make, variant: str) -> None:
+    model, loss, episodes = stepping(variant, toy, toy_config(variant))
+    ways, queries = 3, 3 * 2
+    assert episodes.queries.shape == (2, queries)
+    support, asked = (
+        model.embed(toy.store.gather(each.flatten())).view(*each.shape, -1) for each in (episodes.support, episodes.queries)
+    )
+    expected = 0.0
+    for e in range(2):
+        for q in range(queries):
+            query = asked[e, q].tolist()
+            scores = []
+            for n in range(ways):
+                prototype = support[e, n, 0].tolist()
+                distance = -(math.dist(query, prototype) ** 2) / len(query)
+                scores.append(distance if variant == "pn+" else 10 * cosine(query, prototype))
+            target = int(episodes.classes[e, episodes.seen :].tolist().index(class_of(toy, int(episodes.queries[e, q]))))
+            expected += math.log(sum(map(math.exp, scores))) - scores[target]
+    assert loss == pytest.approx(expected / (2 * queries), abs=1e-5)
+
+
+def class_of(toy: Dataset, picture: int) -> int:
+    return int(toy.train.classes[(toy.train.pictures == picture).any(1)])
+
+
+@pytest.mark.parametrize("variant", ["pn+", "pn+cos"])
+def test_seen_prototypes_of_pn_are_the_mean_features_of_all_training_pictures(
+    toy: Dataset, toy_config: Make, tmp_path: Path, variant: str
+) -> None:
+    train(toy_config(variant), toy, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    for which in ("best", "last"):
+        model = make_model(run.config, toy)
+        model.load_state_dict(run.weights(which))
+        with torch.no_grad():
+            for class_id, pictures in enumerate(toy.train.pictures):
+                alone = [model.eval().embed(toy.store.gather(picture[None]))[0] for picture in pictures]
+                torch.testing.assert_close(model.prototypes[class_id], torch.stack(alone).mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_batches_take_every_class_alike_and_every_picture_of_it() -> None:
+    pool = Pool.of({0: [3], 1: [0, 1, 2], 2: [7, 4, 5, 6]})
+    batch = draw_batch(pool, 24_000, seeded(0))
+    assert torch.equal(draw_batch(pool, 24_000, seeded(0)).pictures, batch.pictures)
+    for row in range(3):
+        drawn = batch.pictures[batch.targets == row]
+        members = [picture for picture in pool.pictures[row].tolist() if picture >= 0]
+        assert len(drawn) == pytest.approx(8000, rel=0.05)
+        counts = [int((drawn == picture).sum()) for picture in members]
+        assert sum(counts) == len(drawn)
+        assert counts == pytest.approx([len(drawn) / len(members)] * len(members), rel=0.1)
+
+
+# Two stages
+
+
+def parts(weights: dict[str, torch.Tensor], *names: str) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in weights.items() if name.split(".")[0] in names}
+
+
+@pytest.mark.parametrize("variant", ["dfslwof-avg", "dfslwof-att"])
+def test_a_frozen_backbone_stays_as_it_is_while_the_rest_learns(
+    toy: Dataset, toy_config: Make, start: Path, tmp_path: Path, variant: str
+) -> None:
+    train(toy_config(variant), toy, tmp_path / "run", start=start)
+    first, second = Run.open(start).weights("best"), Run.open(tmp_path / "run").weights("last")
+    frozen = parts(first, "backbone")
+    assert any("running_mean" in name for name in frozen)
+    assert all(torch.equal(second[name], value) for name, value in frozen.items())
+    for name in ("prototypes", "classifier.temperature", "graph.layers.0.thetas.theta-identity-nn"):
+        assert name not in first or not torch.equal(second[name], first[name])
+    assert not (second["graph.layers.0.thetas.theta-identity-nn"] == 1).all()
+
+
+def test_a_second_stage_starts_with_the_best_weights_of_the_first(
+    toy: Dataset, toy_config: Make, start: Path, tmp_path: Path
+) -> None:
+    train(toy_config("dfslwof-att", epochs=1, steps=1, rate=1e-30), toy, tmp_path / "run", start=start)
+    second = Run.open(tmp_path / "run").weights("last")
+    for name, value in parts(Run.open(start).weights("best"), "backbone", "prototypes", "classifier").items():
+        torch.testing.assert_close(second[name], value, rtol=0, atol=0)
+
+
+def test_teen_tries_all_its_candidates_and_keeps_the_one_validation_likes_best(
+    toy: Dataset, toy_config: Make, start: Path, tmp_path: Path, scripted: Callable[[list[float]], None]
+) -> None:
+    candidates = VARIANTS["teen"].candidates
+    scripted([1.0, 3.0, 2.0, 5.0, 5.0] + [4.0] * 8)
+    result = train(toy_config("teen"), toy, tmp_path / "run", start=start)
+    assert (result["epoch"], result["last_epoch"]["epoch"]) == (4, len(candidates))
+    best, first = Run.open(tmp_path / "run").weights("best"), Run.open(start).weights("best")
+    for name, value in candidates[3].items():
+        assert torch.equal(best[name], torch.tensor(value))
+    assert all(torch.equal(best[name], value) for name, value in parts(first, "backbone", "prototypes", "classifier").items())
+
+
+def test_teen_is_on_validation_never_worse_than_the_cosine_it_starts_from(
+    toy: Dataset, toy_config: Make, start: Path, tmp_path: Path
+) -> None:
+    train(toy_config("teen"), toy, tmp_path / "run", start=start)
+    first, (plain, *others) = Run.open(start), Run.open(tmp_path / "run").history
+    assert first.measures is not None
+    assert plain["validation"] == first.history[first.measures["epoch"] - 1]["validation"]
+    assert len({other["validation"]["joint_joint"]["mean"] for other in others}) > 1
+
+
+def test_one_first_stage_serves_every_number_of_shots(toy: Dataset, toy_config: Make, start: Path, tmp_path: Path) -> None:
+    before = {file.name: file.read_bytes() for file in start.iterdir()}
+    starts = set()
+    for shots in (1, 3):
+        config = replace(toy_config("dfslwof-att", epochs=1), shots=shots)
+        assert train(config, toy, tmp_path / str(shots), start=start)["shots"] == shots
+        starts.add(Run.open(tmp_path / str(shots)).config.start)
+    assert starts == {Run.open(start).fingerprint}
+    assert {file.name: file.read_bytes() for file in start.iterdir()} == before
+
+
+def test_a_run_begun_from_another_start_is_refused(toy: Dataset, toy_config: Make, start: Path, tmp_path: Path) -> None:
+    config = toy_config("dfslwof-att", epochs=1)
+    with pytest.raises(Killed):
+        train(config, toy, tmp_path / "run", progress=Stopping((2,)), start=start)
+    train(toy_config("cosine", seed=1, epochs=1), toy, tmp_path / "other")
+    with pytest.raises(InputError, match=r"another configuration \(start is '\w+' there, not '\w+'\)"):
+        train(config, toy, tmp_path / "run", start=tmp_path / "other")
+    train(config, toy, tmp_path / "run", start=start)
+
+
+def test_what_cannot_be_started_from_is_refused_before_the_folder_is_touched(
+    toy: Dataset, toy_config: Make, start: Path, tmp_path: Path
+) -> None:
+    config, out = toy_config("dfslwof-att"), tmp_path / "run"
+    with pytest.raises(InputError, match=r"'dfslwof-att' starts from a trained 'cosine'"):
+        train(config, toy, out)
+    with pytest.raises(InputError, match=r"'gcgpn-aux' starts from no other run"):
+        train(toy_config(), toy, out, start=start)
+    with pytest.raises(InputError, match="not a run folder"):
+        train(config, toy, out, start=tmp_path / "absent")
+    with pytest.raises(InputError, match=r"its backbone is 'conv4-32', not 'conv4-64'.*--start"):
+        train(replace(config, backbone="conv4-64"), toy, out, start=start)
+    with pytest.raises(Killed):
+        train(toy_config("cosine"), toy, tmp_path / "half", progress=Stopping((9,)))
+    with pytest.raises(InputError, match="before its training is finished"):
+        train(config, toy, out, start=tmp_path / "half")
+    train(toy_config("pn+", epochs=1, steps=1), toy, tmp_path / "pn")
+    with pytest.raises(InputError, match=r"its variant is 'pn\+', not 'cosine'"):
+        train(config, toy, out, start=tmp_path / "pn")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("save_every", [-1.0, 60.0], ids=["each step", "each epoch"])
+@pytest.mark.parametrize(("variant", "steps"), [("cosine", (2, 7)), ("pn+", (3, 9)), ("dfslwof-att", (1, 6)), ("teen", (1, 8))])
+def test_an_interrupted_baseline_ends_like_one_that_was_not(
+    toy: Dataset,
+    toy_config: Make,
+    start: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variant: str,
+    steps: tuple[int, ...],
+    save_every: float,
+) -> None:
+    begun = start if VARIANTS[variant].after else None
+    train(toy_config(variant), toy, tmp_path / "whole", start=begun)
+    monkeypatch.setattr(training, "SAVE_EVERY", save_every)
+    for step in steps:
+        with pytest.raises(Killed):
+            train(toy_config(variant), toy, tmp_path / "run", progress=Stopping((step,)), start=begun)
+    train(toy_config(variant), toy, tmp_path / "run", start=begun)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_candidates_and_epochs_must_agree(toy: Dataset, toy_config: Make, start: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="13 candidates"):
+        train(toy_config("teen", epochs=14), toy, tmp_path / "run", start=start)
 
 
 def test_what_cannot_be_trained_is_refused_before_the_folder_is_touched(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
@@ -279,6 +517,48 @@ def test_a_run_killed_again_and_again_ends_like_one_that_was_not(letters: Datase
     assert (last.returncode, undisturbed.returncode) == (0, 0)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
     assert {file.name for file in (tmp_path / "run").iterdir()} == {file.name for file in (tmp_path / "whole").iterdir()}
+
+
+TOY_COMMAND = """
+import functools, sys
+sys.path.insert(0, sys.argv.pop(1))
+from conftest import make_toy
+from protograph import training
+from protograph.cli import app, train
+from protograph.data import DATASETS, Source
+# Pictures and tests would take longer than the training.
+train.draw_run = lambda *_: None
+training.evaluate = functools.partial(training.evaluate, episodes=20)
+DATASETS["toy"] = Source(lambda root, progress: make_toy(), "conv4-32", "demo", "noisy patterns")
+app()
+"""
+
+
+def test_two_stages_killed_in_each_end_like_two_that_were_not(tmp_path: Path) -> None:
+    """With real signals, through the command that trains both."""
+    sizes = {"epochs": 4, "steps": 12, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "batch": 16}
+    changes = [f"--set={name}={value}" for name, value in {**sizes, "validation_episodes": 5, "test_queries": 6}.items()]
+    train_toy = ["train", "--dataset=toy", "--variant=dfslwof-att", "--json", *changes]
+    command = [sys.executable, "-c", TOY_COMMAND, str(Path(__file__).parent), *train_toy]
+
+    def launch(name: str) -> subprocess.Popen[bytes]:
+        folders = [f"--out={tmp_path / name / 'att'}", f"--start={tmp_path / name / 'cosine'}"]
+        return subprocess.Popen([*command, *folders], stdout=subprocess.DEVNULL)
+
+    killed = []
+    with launch("whole") as undisturbed:
+        for stage in ("cosine", "att"):
+            with launch("run") as process:
+                while epochs_done(tmp_path / "run" / stage) < 1 and process.poll() is None:
+                    time.sleep(0.005)
+                process.kill()
+            killed.append(process.returncode == -signal.SIGKILL and epochs_done(tmp_path / "run" / stage) < sizes["epochs"])
+        with launch("run") as last:
+            pass
+    assert any(killed), "no kill landed while it trained: nothing was shown"
+    assert (last.returncode, undisturbed.returncode) == (0, 0)
+    for stage in ("cosine", "att"):
+        assert outcome(tmp_path / "run" / stage) == outcome(tmp_path / "whole" / stage)
 
 
 def epochs_done(folder: Path) -> int:

@@ -3,12 +3,19 @@ import torch
 
 from protograph import variants
 from protograph.errors import InputError
+from protograph.nn.classify import CosineClassifier, SquaredDistance
 from protograph.nn.operators import Edges, Operator
 from protograph.variants import AUX, VARIANTS, Op, Variant, build, find_variant, register_operator, register_variant
 
 PAIR = ["identity-ss", "identity-nn"]
 SPLIT = ["known-ss", "known-sn", "known-ns", "known-nn"]
 ROWS = {
+    "cosine": ["identity"],
+    "pn+": ["identity"],
+    "pn+cos": ["identity"],
+    "dfslwof-avg": PAIR,
+    "dfslwof-att": ["attention", *PAIR],
+    "teen": ["cos", *PAIR],
     "aux-only": PAIR,
     "gcgpn": ["known"],
     "gcgpn-aux": ["known", *PAIR],
@@ -55,6 +62,55 @@ def test_row_of_the_paper_has_its_operators(similarities, name, labels):
     assert [layer.labels for layer in model.graph.layers] == [tuple(labels)]
     assert logits(model).shape == (1, 3, 7)
     assert logits(model).isfinite().all()
+
+
+def test_every_variant_is_a_row():
+    assert ROWS.keys() == VARIANTS.keys()
+
+
+def test_two_stages_start_from_plain_cosine_classification_and_all_others_from_nothing():
+    assert {name for name in ROWS if VARIANTS[name].after} == {"dfslwof-avg", "dfslwof-att", "teen"}
+    assert {VARIANTS[name].after for name in ROWS} == {None, "cosine"}
+    assert VARIANTS["cosine"].objective == "classify"
+
+
+def learned(name):
+    """The parts of a variant that learn, on a backbone that could."""
+    model = build(find_variant(name), "conv4-32", (1, 16, 16), 4)
+    return {name.split(".")[0] for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def test_what_a_variant_freezes_does_not_learn_and_all_else_does():
+    assert learned("cosine") == {"backbone", "prototypes", "classifier"}
+    assert learned("pn+") == learned("pn+cos") == {"backbone", "classifier"}
+    assert learned("dfslwof-avg") == {"prototypes", "classifier", "graph"}
+    assert learned("dfslwof-att") == {"prototypes", "classifier", "graph", "operators"}
+    assert learned("gcgpn-key") == {"backbone", "prototypes", "classifier", "graph", "operators"}
+
+
+def test_prototypical_networks_keep_the_last_relu_and_measure_distances():
+    plain, cosine = (build(find_variant(name), "conv4-32", (1, 16, 16), 4) for name in ("pn+", "pn+cos"))
+    assert isinstance(plain.classifier, SquaredDistance)
+    assert plain.classifier.scale.item() == 1
+    assert isinstance(cosine.classifier, CosineClassifier)
+    for model in (plain, cosine):
+        assert (model.embed(torch.randn(3, 1, 16, 16)) >= 0).all()
+    assert (build(find_variant("cosine"), "conv4-32", (1, 16, 16), 4).embed(torch.randn(3, 1, 16, 16)) < 0).any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"objective": "joined"}, "objective 'joined'.*joint"),
+        ({"classifier": "cosin"}, "classifier 'cosin'.*cosine"),
+        ({"frozen": ("backbones",)}, "'backbones'.*backbone"),
+        ({"objective": "none"}, "'own'.*candidates"),
+        ({"candidates": ({"classifier.temperature": 3.0},)}, "'own'.*candidates"),
+    ],
+)
+def test_a_declaration_that_cannot_be_meant_is_refused(wrong, named):
+    with pytest.raises(ValueError, match=named):
+        Variant("own", AUX, "", **wrong)
 
 
 def test_only_relation_variants_need_a_relation():

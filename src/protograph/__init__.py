@@ -8,7 +8,7 @@ from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, sample
 from protograph.errors import InputError
 from protograph.evaluation import Measure, evaluate
 from protograph.nn.backbones import Conv4, ResNet12
-from protograph.nn.classify import CosineClassifier
+from protograph.nn.classify import CosineClassifier, SquaredDistance
 from protograph.nn.graph import GraphBlock, GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context, Operator, Similarity, Softmax, Weights
@@ -19,7 +19,7 @@ from protograph.variants import AUX, VARIANTS, Op, Variant, build, find_variant,
 __all__ = [
     "AUX", "RECIPES", "VARIANTS", "Context", "Conv4", "CosineClassifier", "Dataset", "EpisodeSpec", "Episodes", "GraphBlock",
     "GraphLayer", "GraphPrototypeNetwork", "ImageStore", "InputError", "MatrixRelation", "Measure", "Op", "Operator", "Pool",
-    "Recipe", "Relation", "ResNet12", "RunConfig", "Similarity", "Softmax", "UnicodeRelation", "Variant", "Weights", "build",
-    "configure", "evaluate", "find_variant", "fixed_episodes", "open_dataset",
+    "Recipe", "Relation", "ResNet12", "RunConfig", "Similarity", "Softmax", "SquaredDistance", "UnicodeRelation", "Variant",
+    "Weights", "build", "configure", "evaluate", "find_variant", "fixed_episodes", "open_dataset",
     "register_operator", "register_variant", "sample", "train",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from protograph.episodes import QueryScheme
 from protograph.errors import InputError, unknown
+from protograph.variants import Variant
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Recipe:
     """How a model is trained and selected.
 
     epochs, steps, episodes:   epochs of so many steps of so many episodes
+    batch:                     single pictures of a step, where a variant is not trained on episodes
     ways:                      novel classes of an episode, in training and evaluation
     novel_queries:             training queries of each novel class
     seen_queries:              of all seen classes together (scheme "total") or of each (scheme "per-class")
@@ -25,7 +27,7 @@ class Recipe:
     decay_scalars:             whether weight decay also pulls on scalars and vectors (temperatures, scales, diagonal
                                thetas, biases, norms)
     temperature:               where the cosine classifier's temperature starts
-    patience:                  stop after so many epochs without a better validation H-Mean; 0: never
+    patience:                  stop after so many epochs without a better validation; 0: never
     validation_episodes:       fixed episodes that select the epoch
     test_queries:              queries of each novel class in validation and test episodes
     """
@@ -34,6 +36,7 @@ class Recipe:
     epochs: int = 75
     steps: int = 1000
     episodes: int = 8
+    batch: int = 256
     ways: int = 5
     novel_queries: int = 3
     seen_queries: int = 15
@@ -52,7 +55,7 @@ class Recipe:
     test_queries: int = 15
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "steps", "episodes", "ways", "validation_episodes"):
+        for name in ("epochs", "steps", "episodes", "batch", "ways", "validation_episodes"):
             if getattr(self, name) < 1:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 1, not {getattr(self, name)}")
         if not 0 < self.rate < math.inf:
@@ -85,6 +88,24 @@ DEMO = replace(
     validation_episodes=100,
 )
 RECIPES = {recipe.name: recipe for recipe in (PAPER, DEMO)}
+# What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A run that
+# starts from another is a second stage, whatever its objective.
+CHANGES: dict[str, dict[str, dict[str, Any]]] = {
+    "paper": {
+        "few-shot": {"novel_queries": 6, "seen_queries": 0, "epochs": 60},
+        "classify": {"epochs": 60},
+        "second stage": {"epochs": 60},
+    },
+    "demo": {"few-shot": {"novel_queries": 6, "seen_queries": 0}},
+}
+_OPTIMISER = {"rate", "drops", "anneal", "warmup", "momentum", "nesterov", "weight_decay", "decay_scalars"}
+_EPISODES = {"episodes", "novel_queries", "seen_queries", "scheme"}
+_UNUSED = {
+    "joint": {"batch"},
+    "few-shot": {"batch", "seen_queries", "scheme"},
+    "classify": _EPISODES,
+    "none": {"epochs", "steps", "batch", "patience", "temperature", *_EPISODES, *_OPTIMISER},
+}
 
 
 def find_recipe(name: str) -> Recipe:
@@ -94,11 +115,30 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
+def unused(variant: Variant) -> set[str]:
+    """Settings of a recipe that training this variant never looks at."""
+    own = {"temperature"} if variant.after or variant.classifier != "cosine" else set()
+    return _UNUSED[variant.objective] | own
+
+
+def recipe_for(
+    variant: Variant, name: str, changes: Mapping[str, Any], dataset: Mapping[str, Mapping[str, Any]] | None = None
+) -> Recipe:
+    """The recipe of that name as a variant follows it, with a dataset's changes by recipe ("*": to all) and a user's."""
+    own = dataset or {}
+    recipe = replace(find_recipe(name), **{**own.get("*", {}), **own.get(name, {})})
+    recipe = replace(recipe, **CHANGES.get(name, {}).get("second stage" if variant.after else variant.objective, {}))
+    if variant.objective == "none":  # each epoch tries one candidate
+        recipe = replace(recipe, epochs=len(variant.candidates), steps=1, patience=0)
+    return typed(recipe, {key: value for key, value in changes.items() if key not in unused(variant)}, "recipe")
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """Everything that decides a run's numbers: two runs with the same configuration end alike.
 
     fingerprint, relation_digests: what the dataset and each relation contained
+    start: of the run it started from, where its variant starts from one; not known before that run is trained
     """
 
     dataset: str
@@ -111,6 +151,7 @@ class RunConfig:
     fingerprint: str = ""
     plugins: tuple[str, ...] = ()
     relation_digests: tuple[str, ...] = ()
+    start: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""

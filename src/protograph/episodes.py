@@ -46,9 +46,9 @@ class EpisodeSpec:
 
     def __post_init__(self) -> None:
         source, kind = (self.seen, "seen") if self.novel is None else (self.novel, "novel")
-        for name in ("ways", "shots", "novel_queries", "seen_queries"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {getattr(self, name)}")
+        for name, least in (("ways", 1), ("shots", 1), ("novel_queries", 1), ("seen_queries", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name.replace('_', ' ')} must be at least {least}, not {getattr(self, name)}")
         if self.ways > len(source) - (self.novel is None):
             raise InputError(f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways")
         fewest, needed = int(source.counts.min()), self.shots + self.novel_queries
@@ -153,7 +153,9 @@ def draw(spec: EpisodeSpec, count: int, generator: torch.Generator) -> Episodes:
         mask = torch.arange(spec.shots, device=order.device) < shots
         support = torch.where(mask, support, support[..., :1])
 
-    if spec.scheme == "total":
+    if not spec.seen_queries:
+        seen_rows = seen_queries = novel[:, :0]
+    elif spec.scheme == "total":
         seen_rows, seen_queries = _uniform_queries(spec, seen, generator)
     else:
         seen_queries = _pictures(spec.seen, seen, spec.seen_queries, generator).flatten(1)
@@ -167,6 +169,23 @@ def draw(spec: EpisodeSpec, count: int, generator: torch.Generator) -> Episodes:
         targets=torch.cat([seen_rows, novel_rows.expand(count, -1)], 1),
         seen=seen.shape[1],
     )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Single pictures [n] and their classes, as rows [n] of the pool they were drawn from."""
+
+    pictures: Tensor
+    targets: Tensor
+
+
+def draw_batch(pool: Pool, count: int, generator: torch.Generator) -> Batch:
+    """`count` pictures on the generator's device (which must be the pool's): the class uniformly, then the picture."""
+    rows = torch.randint(0, len(pool), (count,), generator=generator, device=generator.device)
+    places = torch.rand(count, generator=generator, device=generator.device) * pool.counts[rows]
+    # A product that rounds up to the count itself would be the place behind the last picture.
+    places = places.long().minimum(pool.counts[rows] - 1)
+    return Batch(pool.pictures[rows, places], rows)
 
 
 def _shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from protograph.data.dataset import Dataset
+from protograph.data.dataset import Dataset, Pool
 from protograph.data.store import Store
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes
+from protograph.nn.classify import SquaredDistance
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Progress, Silent
 
@@ -99,6 +100,13 @@ def extract(
     return torch.cat(parts)
 
 
+def class_means(model: GraphPrototypeNetwork, store: Store, pool: Pool) -> Tensor:
+    """Mean feature [C, D] of all pictures of each class of a pool."""
+    pictures = pool.pictures[pool.pictures >= 0]  # class by class
+    features = extract(model, store, pictures.to(store.pixels.device))
+    return torch.stack([of_class.mean(0) for of_class in torch.split(features, pool.counts.tolist())])
+
+
 @torch.inference_mode()
 def run_episodes(model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6) -> dict[str, Tensor]:
     """Per-episode measures on cached features [n, D], which the episodes index, many episodes at a time.
@@ -115,6 +123,33 @@ def run_episodes(model: GraphPrototypeNetwork, features: Tensor, episodes: Episo
         logits = model(features[part.support], part.mask, features[part.queries], part.classes, part.seen)
         parts.append(episode_measures(logits, part.targets, part.seen))
     return {name: torch.cat([part[name] for part in parts]).cpu() for name in MEASURES}
+
+
+@torch.inference_mode()
+def nearness(model: GraphPrototypeNetwork, dataset: Dataset, shots: int, ways: int, episodes: int = 100) -> dict[str, float]:
+    """Where novel queries lie among the prototypes of test episodes, to see why a distance classifier prefers seen classes.
+
+    Means of squared lengths and distances, per feature: `seen_norm`, `novel_norm` of the prototypes, `to_own` from a novel
+    query to its class, `to_nearest_seen` to the seen class nearest to it; and `taken_for_seen`, the share of novel queries
+    that one of these is nearest to, in per cent. Model and pictures are on the same device.
+    """
+    queries = 5
+    drawn = fixed_episodes(evaluation_spec(dataset, "test", ways, shots, queries), EVALUATION_SEED, episodes)
+    pictures = drawn.pictures()
+    features, placed = extract(model, dataset.store, pictures), drawn.among(pictures)
+    found = []
+    for index in range(episodes):
+        one = placed.slice(index, index + 1)
+        prototypes = model.joint_prototypes(model.context(features[one.support], one.mask, one.classes, one.seen))
+        novel = features[one.queries[:, -ways * queries :]]
+        distances = -SquaredDistance()(novel, prototypes)[0]  # [Q, V]
+        nearest = distances[:, : one.seen].min(1).values
+        norms = prototypes[0].square().mean(1)
+        own = distances.gather(1, one.targets[0, -ways * queries :, None])
+        taken = 100 * (nearest < distances[:, one.seen :].min(1).values).float()
+        found.append([each.mean() for each in (norms[: one.seen], norms[one.seen :], own, nearest, taken)])
+    means = torch.tensor(found).mean(0).tolist()
+    return dict(zip(("seen_norm", "novel_norm", "to_own", "to_nearest_seen", "taken_for_seen"), means, strict=True))
 
 
 def measure(model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None) -> Measures:

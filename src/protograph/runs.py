@@ -12,7 +12,7 @@ Each file is whole or absent. The checkpoint is the one source of truth: a kille
 import hashlib
 import json
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     step: int = 0
     best_epoch: int = 0
-    best_h_mean: float = -1.0
+    best_score: float = -1.0
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -51,21 +51,32 @@ class Run:
     @classmethod
     def claim(cls, folder: Path, config: RunConfig) -> "Run":
         """The folder for this configuration: new, or one that the same configuration began."""
-        if (folder / "config.json").exists():
-            found = cls.open(folder)
-            if different := differences(config, found.config):
-                raise InputError(
-                    f"{folder} was made with another configuration ({'; '.join(different)}): choose another --out, "
-                    "or remove the folder"
-                )
+        found = cls.find(folder, config)
+        if found is not None:
             for left in folder.glob(".checkpoint.safetensors.*"):  # by a run that was killed while saving
                 left.unlink(missing_ok=True)
             return found
-        if folder.exists() and (not folder.is_dir() or _foreign(folder)):
-            raise InputError(f"{folder} exists and is not a run folder: choose another --out")
         write_json(folder / "environment.json", environment())
         write_json(folder / "config.json", config.to_dict())
         return cls(folder, config)
+
+    @classmethod
+    def find(cls, folder: Path, config: RunConfig, option: str = "--out") -> "Run | None":
+        """The run that this configuration began in a folder, None where it may begin one; any other folder is refused.
+
+        A start that the configuration does not yet know is no difference. `option` is where the user named the folder.
+        """
+        if (folder / "config.json").exists():
+            found = cls.open(folder)
+            if different := differences(replace(config, start=config.start or found.config.start), found.config):
+                raise InputError(
+                    f"{folder} was made with another configuration ({'; '.join(different)}): choose another {option}, "
+                    "or remove the folder"
+                )
+            return found
+        if folder.exists() and (not folder.is_dir() or _foreign(folder)):
+            raise InputError(f"{folder} exists and is not a run folder: choose another {option}")
+        return None
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -115,6 +126,11 @@ class Run:
         if not found:
             raise InputError(f"{self.folder} has no {which} weights yet: let it finish an epoch")
         return found
+
+    @property
+    def fingerprint(self) -> str:
+        """What a run that starts from this one remembers of it: a digest of the best weights."""
+        return _digest("", self.weights("best"))
 
     @property
     def history(self) -> list[dict[str, Any]]:

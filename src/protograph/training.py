@@ -8,7 +8,8 @@ import ctypes
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protograph.config import Recipe, RunConfig, find_recipe, typed
-from protograph.data import DATASETS, OWN, Augmentation, Dataset, Store
-from protograph.episodes import EpisodeSpec, draw, fixed_episodes, seeded
-from protograph.errors import InputError
-from protograph.evaluation import Measures, evaluate, evaluation_spec, measure
+from protograph.config import Recipe, RunConfig, recipe_for, unused
+from protograph.data import DATASETS, OWN, Augmentation, Dataset, Pool, Store
+from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, seeded
+from protograph.errors import InputError, unknown
+from protograph.evaluation import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
 from protograph.files import write_json
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Progress, Silent
@@ -38,21 +39,22 @@ def train(
     folder: Path | str,
     device: torch.device | None = None,
     progress: Progress | None = None,
+    start: Path | str | None = None,
 ) -> dict[str, Any]:
-    """Train a configuration into a run folder, or go on where an earlier attempt stopped; the final measures."""
+    """Train a configuration into a run folder, or go on where an earlier attempt stopped; the final measures.
+
+    start: the finished run that the variant starts from, where it starts from one
+    """
     progress = progress or Silent()
     device = device or best_device()
-    recipe = config.recipe
+    recipe, variant = config.recipe, find_variant(config.variant)
     # Everything that can be wrong is found before the folder is touched.
-    model = make_model(config, dataset).to(device)
+    model, spec, validation_spec = plan(config, dataset)
+    config = begin(model, config, None if start is None else Path(start))
+    model.to(device)
     model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    spec = training_spec(dataset, recipe, config.shots).to(device)
-    validation = fixed_episodes(
-        evaluation_spec(dataset, "validation", recipe.ways, config.shots, recipe.test_queries),
-        VALIDATION_SEED,
-        recipe.validation_episodes,
-    )
-    evaluation_spec(dataset, "test", recipe.ways, config.shots, recipe.test_queries)
+    spec = spec.to(device)
+    validation = fixed_episodes(validation_spec, VALIDATION_SEED, recipe.validation_episodes)
     optimiser = make_optimiser(model, recipe)
     run = Run.claim(Path(folder), config)
     if run.measures is not None:
@@ -70,8 +72,14 @@ def train(
         for step in range(state.step, state.step if out_of_patience(recipe, state) else last_step):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(recipe, step)
-            generator = seeded(config.seed, "train", step, device=device)
-            loss_sum += training_step(model, optimiser, store, dataset.augmentation, spec, recipe.episodes, generator)
+            if variant.objective == "none":
+                set_parameters(model, variant.candidates[step])
+            else:
+                count = recipe.batch if variant.objective == "classify" else recipe.episodes
+                generator = seeded(config.seed, "train", step, device=device)
+                loss_sum += training_step(
+                    model, optimiser, store, dataset.augmentation, spec, count, generator, variant.objective, variant.frozen
+                )
             advance(1)
 
             state.step = step + 1
@@ -82,12 +90,15 @@ def train(
                     raise InputError(
                         f"training diverged in epoch {epoch} (loss {mean_loss}): lower the rate, now {recipe.rate}"
                     )
+                if variant.seen_means:
+                    set_parameters(model, {"prototypes": class_means(model, store, dataset.train)})
                 measures = measure(model, store, validation)
                 state.history.append(epoch_record(epoch, learning_rate(recipe, step), mean_loss, measures, model))
-                progress.say(f"epoch {epoch:3d}  loss {mean_loss:6.3f}  validation H-Mean {measures['h_mean']}")
+                score, label = measures[variant.chosen_by], MEASURES[variant.chosen_by]
+                progress.say(f"epoch {epoch:3d}  loss {mean_loss:6.3f}  validation {label} {score}")
                 loss_sum.zero_()
-                if measures["h_mean"].mean > state.best_h_mean:
-                    state.best_epoch, state.best_h_mean = epoch, measures["h_mean"].mean
+                if score.mean > state.best_score:
+                    state.best_epoch, state.best_score = epoch, score.mean
                     best = {name: value.detach().clone() for name, value in model.state_dict().items()}
             if ends or time.monotonic() - saved > SAVE_EVERY:
                 state.seconds = time.monotonic() - began
@@ -95,13 +106,13 @@ def train(
                 run.save(state)
                 saved = time.monotonic()
             if ends and out_of_patience(recipe, state):
-                progress.say(f"stopped: no better validation H-Mean for {recipe.patience} epochs")
+                progress.say(f"stopped: no better validation {label} for {recipe.patience} epochs")
                 break
     return conclude(run, model, dataset, state, progress)
 
 
 def out_of_patience(recipe: Recipe, state: Checkpoint) -> bool:
-    """Whether the last `patience` epochs brought no better validation H-Mean."""
+    """Whether the last `patience` epochs brought no better validation."""
     return bool(recipe.patience) and len(state.history) - state.best_epoch >= recipe.patience
 
 
@@ -110,24 +121,109 @@ def training_step(
     optimiser: torch.optim.Optimizer,
     store: Store,
     augmentation: Augmentation,
-    spec: EpisodeSpec,
+    spec: EpisodeSpec | Pool,
     count: int,
     generator: torch.Generator,
+    objective: str = "joint",
+    frozen: Sequence[str] = (),
 ) -> Tensor:
-    """Draw `count` episodes, and go one step down the gradient of their joint cross-entropy; the loss."""
+    """Draw `count` episodes (or single pictures), and go one step down the gradient of the objective; the loss."""
     model.train()
-    episodes = draw(spec, count, generator)
-    # Two passes, so that batch norm sees support and queries apart.
-    support, queries = (
-        model.embed(store.gather(indices.flatten(), augmentation, generator)).view(*indices.shape, -1)
-        for indices in (episodes.support, episodes.queries)
-    )
-    logits = model(support, episodes.mask, queries, episodes.classes, episodes.seen)
-    loss = cross_entropy(logits.flatten(0, 1), episodes.targets.flatten())
+    for part, module in model.named_children():
+        if part in frozen:
+            module.eval()
+
+    def embed(indices: Tensor) -> Tensor:
+        return model.embed(store.gather(indices.flatten(), augmentation, generator)).view(*indices.shape, -1)
+
+    drawn = draw(spec, count, generator) if isinstance(spec, EpisodeSpec) else draw_batch(spec, count, generator)
+    loss = LOSSES[objective](model, drawn, embed)
     optimiser.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     optimiser.step()
     return loss.detach()
+
+
+Embed = Callable[[Tensor], Tensor]  # picture indices [...] -> features [..., D]
+
+
+def joint_loss(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed) -> Tensor:
+    """Cross-entropy in the joint label space."""
+    return cross_entropy(episode_logits(model, episodes, embed).flatten(0, 1), episodes.targets.flatten())
+
+
+def few_shot_loss(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed) -> Tensor:
+    """Cross-entropy among the episodes' novel classes, of which all queries are."""
+    logits = episode_logits(model, episodes, embed)[..., episodes.seen :]
+    return cross_entropy(logits.flatten(0, 1), (episodes.targets - episodes.seen).flatten())
+
+
+def classification_loss(model: GraphPrototypeNetwork, batch: Batch, embed: Embed) -> Tensor:
+    """Cross-entropy of single pictures among all seen classes."""
+    return cross_entropy(model.seen_logits(embed(batch.pictures)), batch.targets)
+
+
+LOSSES: dict[str, Callable[[GraphPrototypeNetwork, Any, Embed], Tensor]] = {
+    "joint": joint_loss,
+    "few-shot": few_shot_loss,
+    "classify": classification_loss,
+}
+
+
+def episode_logits(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed) -> Tensor:
+    """Joint logits [E, Q, V]. Two passes through the backbone, so that batch norm sees support and queries apart."""
+    support, queries = embed(episodes.support), embed(episodes.queries)
+    logits: Tensor = model(support, episodes.mask, queries, episodes.classes, episodes.seen)
+    return logits
+
+
+def set_parameters(model: GraphPrototypeNetwork, values: Mapping[str, Any]) -> None:
+    """Set parameters, by name, to numbers or tensors."""
+    with torch.no_grad():
+        for name, value in values.items():
+            parameter = model.get_parameter(name)
+            parameter.copy_(torch.as_tensor(value, dtype=parameter.dtype))
+
+
+def plan(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork, EpisodeSpec | Pool, EpisodeSpec]:
+    """A fresh model, what it is trained on and what it is validated on; whatever cannot be trained is refused."""
+    recipe, variant = config.recipe, find_variant(config.variant)
+    if variant.chosen_by not in MEASURES:
+        raise unknown("measure", variant.chosen_by, MEASURES)
+    if variant.objective == "none" and recipe.epochs * recipe.steps != len(variant.candidates):
+        raise InputError(f"variant '{variant.name}' has {len(variant.candidates)} candidates: give it as many epochs of 1 step")
+    model = make_model(config, dataset)
+    spec = training_spec(dataset, recipe, config.shots, variant.objective)
+    validation, _ = (
+        evaluation_spec(dataset, split, recipe.ways, config.shots, recipe.test_queries) for split in ("validation", "test")
+    )
+    return model, spec, validation
+
+
+def begin(model: GraphPrototypeNetwork, config: RunConfig, start: Path | None) -> RunConfig:
+    """Put the run that a variant starts from, if it does, into its model; the configuration with that run's fingerprint."""
+    after = find_variant(config.variant).after
+    if after is None:
+        if start is not None:
+            raise InputError(f"variant '{config.variant}' starts from no other run: leave out the start {start}")
+        return config
+    if start is None:
+        raise InputError(
+            f"variant '{config.variant}' starts from a trained '{after}': train that first and name its run folder"
+        )
+    run, wanted = Run.open(start), replace(config, variant=after)
+    for name in ("variant", "dataset", "fingerprint", "backbone"):
+        if getattr(run.config, name) != getattr(wanted, name):
+            raise InputError(
+                f"{start} cannot be the start: its {name} is '{getattr(run.config, name)}', not '{getattr(wanted, name)}'; "
+                "name another --start"
+            )
+    if run.measures is None:
+        raise InputError(f"{start} cannot be the start before its training is finished: run its command again")
+    weights = run.weights("best")
+    given = {name: value for name, value in weights.items() if name.split(".")[0] in ("backbone", "prototypes", "classifier")}
+    load_weights(model, {**model.state_dict(), **given}, run)
+    return replace(config, start=run.fingerprint)
 
 
 def configure(
@@ -142,13 +238,17 @@ def configure(
     plugins: Sequence[str] = (),
 ) -> RunConfig:
     """A complete configuration; what is not given takes the dataset's own default. `changes` are made to the recipe."""
-    source = DATASETS.get(dataset.name, OWN)
-    needed = find_variant(variant).needs_relation
+    source, changes = DATASETS.get(dataset.name, OWN), changes or {}
+    chosen = find_variant(variant)
+    if chosen.objective == "classify" and shots != 1:
+        raise InputError(f"variant '{variant}' is trained without examples, once for every K: give the shots to `evaluate`")
+    for name in changes:
+        if name in unused(chosen) and (chosen.after is None or name in unused(find_variant(chosen.after))):
+            raise InputError(f"variant '{variant}' has no use for the recipe's setting '{name}': leave it out")
+    needed = chosen.needs_relation
     if relations and not needed:
         raise InputError(f"variant '{variant}' uses no side information: leave out the relation '{relations[0]}'")
     named = relations if relations is not None else list(dataset.relations)
-    base = find_recipe(recipe or source.recipe)
-    own = {**source.changes.get("*", {}), **source.changes.get(base.name, {})}
 
     def digest(name: str) -> str:
         return "" if name in dataset.relations else RelationSpec.parse(name, dataset.relations).digest
@@ -160,16 +260,30 @@ def configure(
         seed=seed,
         backbone=backbone or source.backbone,
         relations=tuple(canonical(name, dataset.relations) for name in named) if needed else (),
-        recipe=typed(base, {**own, **(changes or {})}, "recipe"),
+        recipe=recipe_for(chosen, recipe or source.recipe, changes, source.changes),
         fingerprint=dataset.fingerprint,
         plugins=tuple(plugins),
         relation_digests=tuple(digest(name) for name in named) if needed else (),
     )
 
 
-def training_spec(dataset: Dataset, recipe: Recipe, shots: int) -> EpisodeSpec:
-    """Episodes in which some of the seen classes act as novel."""
-    return EpisodeSpec(dataset.train, None, recipe.ways, shots, recipe.novel_queries, recipe.seen_queries, recipe.scheme)
+def configure_start(dataset: Dataset, variant: str, changes: Mapping[str, Any] | None = None, **options: Any) -> RunConfig:
+    """A configuration of the run that a variant starts from: the same for every K, with the changes it has a use for."""
+    after = find_variant(variant).after
+    assert after is not None, f"{variant} starts from no other run"
+    spared = unused(find_variant(after))
+    return configure(dataset, after, changes={k: v for k, v in (changes or {}).items() if k not in spared}, **options)
+
+
+def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str = "joint") -> EpisodeSpec | Pool:
+    """Episodes in which some of the seen classes act as novel or, where the objective knows none, the training pictures."""
+    if objective in ("joint", "few-shot"):
+        seen_queries = recipe.seen_queries if objective == "joint" else 0
+        return EpisodeSpec(dataset.train, None, recipe.ways, shots, recipe.novel_queries, seen_queries, recipe.scheme)
+    if int(dataset.train.counts.min()) < 1:
+        bare = dataset.classes[int(dataset.train.classes[dataset.train.counts.argmin()])]
+        raise InputError(f"class '{bare}' has no training picture: give it one, or leave it out")
+    return dataset.train
 
 
 def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:

@@ -8,14 +8,15 @@ A variant is data. To add one from outside the package:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from protograph.errors import InputError, unknown
 from protograph.nn.backbones import build_backbone, feature_count
-from protograph.nn.classify import CosineClassifier
+from protograph.nn.classify import CosineClassifier, SquaredDistance
 from protograph.nn.graph import GraphBlock, Theta
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import (
@@ -27,12 +28,18 @@ from protograph.nn.operators import (
     Operator,
     Power,
     PrototypeSimilarity,
+    ShotAttention,
     SideInformation,
     Similarity,
     Softmax,
     TransformedSimilarity,
     sparsify,
 )
+
+Objective = Literal["joint", "few-shot", "classify", "none"]
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
+CLASSIFIERS = ("cosine", "squared-l2")
+PARTS = ("backbone", "prototypes", "operators", "graph", "classifier")  # of a model, as `Variant.frozen` names them
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,10 @@ class Op:
         """Restricted to these blocks."""
         return Op(self.kind, blocks, self.order, self.options)
 
+    def of(self, block: str) -> "Op":
+        """Computed of this block's pairs alone, so that a softmax runs over its columns; for kinds that take a `block`."""
+        return Op(self.kind, self.blocks, self.order, {**self.options, "block": block})
+
     def __str__(self) -> str:
         power = f"^{self.order}" if self.order > 1 else ""
         blocks = f"[{' '.join(self.blocks)}]" if self.blocks else ""
@@ -65,7 +76,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Variant:
-    """A named model.
+    """A named model, and what is peculiar to its training.
 
     operators: the set A
     summary: one line on what it is
@@ -73,8 +84,20 @@ class Variant:
     theta: the transform behind each operator; `fixed_theta` names operators whose transform stays the identity
     normalise_inputs, normalise_outputs: the graph block's two switches
     normalise_support: average normalised support features
+    normalise_seen: normalise the learned prototypes before the block
     scales: learn s_B
     last_relu: keep the ReLU of the backbone's last block
+    classifier: "cosine" or "squared-l2"
+    objective: what training minimises, cross-entropy in each case
+        "joint":     in the joint label space of episodes in which some seen classes act as novel
+        "few-shot":  of such episodes, among the classes acting as novel
+        "classify":  of single pictures, among all seen classes; no episodes
+        "none":      nothing: `candidates` are tried in turn, and validation chooses one
+    chosen_by: the validation measure that chooses the epoch
+    seen_means: seen prototypes are not learned, but the mean features of their training pictures
+    after: the variant whose trained run gives backbone, seen prototypes and classifier to start from
+    frozen: parts that stay as they are, in evaluation mode
+    candidates: values of parameters by name
     """
 
     name: str
@@ -86,8 +109,28 @@ class Variant:
     normalise_inputs: bool = True
     normalise_outputs: bool = True
     normalise_support: bool = True
+    normalise_seen: bool = False
     scales: bool = True
     last_relu: bool = False
+    classifier: str = "cosine"
+    objective: Objective = "joint"
+    chosen_by: str = "h_mean"
+    seen_means: bool = False
+    after: str | None = None
+    frozen: tuple[str, ...] = ()
+    candidates: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind, names, known in (
+            ("objective", (self.objective,), OBJECTIVES),
+            ("classifier", (self.classifier,), CLASSIFIERS),
+            ("part of a model", self.frozen, PARTS),
+        ):
+            for name in names:
+                if name not in known:
+                    raise unknown(kind, name, known)
+        if (self.objective == "none") != bool(self.candidates):
+            raise ValueError(f"variant '{self.name}': candidates go with the objective 'none', and with no other")
 
     @property
     def needs_relation(self) -> bool:
@@ -160,9 +203,13 @@ def build(
             normalise_inputs=variant.normalise_inputs,
             normalise_outputs=variant.normalise_outputs,
         )
-        return GraphPrototypeNetwork(
-            backbone, seen, features, operators, graph, CosineClassifier(temperature), variant.normalise_support
-        )
+        classifier = CosineClassifier(temperature) if variant.classifier == "cosine" else SquaredDistance()
+        switches = variant.normalise_support, variant.normalise_seen
+        model = GraphPrototypeNetwork(backbone, seen, features, operators, graph, classifier, *switches)
+    for name, parameter in model.named_parameters():
+        if name.split(".")[0] in (*variant.frozen, *(["prototypes"] if variant.seen_means else [])):
+            parameter.requires_grad_(False)
+    return model
 
 
 def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:
@@ -201,16 +248,50 @@ def _computed(label: str, similarity: Callable[..., Similarity], start: float = 
 
 register_operator("identity", lambda parts: Identity())
 register_operator("relation", _relation)
-register_operator("cos", _computed("cos", lambda parts: PrototypeSimilarity("cosine")))
-register_operator("l2", _computed("l2", lambda parts: PrototypeSimilarity("l2")))
+register_operator("cos", _computed("cos", lambda parts, **more: PrototypeSimilarity("cosine", **more)))
+register_operator("l2", _computed("l2", lambda parts, **more: PrototypeSimilarity("l2", **more)))
 register_operator("transformed", _computed("transformed", lambda parts, **more: TransformedSimilarity(parts.features, **more)))
 register_operator("difference", _computed("difference", lambda parts, **more: DifferenceSimilarity(parts.features, **more)))
 register_operator("keys", _computed("keys", lambda parts, **more: KeySimilarity(parts.seen, parts.features, **more), 10.0))
+register_operator("attention", lambda parts, **more: ShotAttention(parts.seen, parts.features, **more))
 
 AUX = (Op("identity", blocks=("ss", "nn")),)
 RELATION, COS, L2 = Op("relation"), Op("cos"), Op("l2")
 
+# Prototypes as they are: what the classifier sees of a class is its learned prototype, or the mean of its examples. Such models
+# are not trained for the joint label space, where their H-Mean may be noise near 0; their authors chose by novel accuracy.
+_PLAIN: dict[str, Any] = {
+    "theta": "identity", "normalise_inputs": False, "normalise_outputs": False, "scales": False, "chosen_by": "novel_novel",
+}  # fmt: skip
+_PN: dict[str, Any] = {**_PLAIN, "normalise_support": False, "last_relu": True, "seen_means": True, "objective": "few-shot"}
+# DFSLwoF's second stage adds its terms unnormalised; seen classes keep their normalised weights.
+_GENERATOR: dict[str, Any] = {
+    "fixed_theta": ("identity-ss",), "normalise_inputs": False, "normalise_outputs": False, "normalise_seen": True,
+    "scales": False, "after": "cosine", "frozen": ("backbone",),
+}  # fmt: skip
+
+
+def teen_candidate(alpha: float, temperature: float) -> dict[str, Any]:
+    """TEEN's mixture of a novel prototype (alpha) and the seen ones like it (1 - alpha), as the parameters of `teen`."""
+    return {"operators.0.temperature": temperature, "graph.layers.0.scales": (1 - alpha, 1.0, alpha)}
+
+
+# The first one leaves novel prototypes alone, so that on validation `teen` is never worse than what it starts from.
+_TEEN: dict[str, Any] = {
+    "theta": "identity", "normalise_outputs": False, "scales": False, "objective": "none", "after": "cosine",
+    "candidates": (
+        teen_candidate(1.0, 16.0),
+        *(teen_candidate(*both) for both in product((0.3, 0.5, 0.7, 0.9), (8.0, 16.0, 32.0))),
+    ),
+}  # fmt: skip
+
 for _variant in (
+    Variant("cosine", (Op("identity"),), "plain cosine classification: DFSLwoF's first stage", **_PLAIN, objective="classify"),
+    Variant("pn+", (Op("identity"),), "Prototypical Networks, seen classes by their mean", **_PN, classifier="squared-l2"),
+    Variant("pn+cos", (Op("identity"),), "pn+ with the cosine classifier", **_PN),
+    Variant("dfslwof-avg", AUX, "DFSLwoF's average generator, in two stages", **_GENERATOR),
+    Variant("dfslwof-att", (Op("attention"), *AUX), "DFSLwoF's attention generator, in two stages", **_GENERATOR),
+    Variant("teen", (COS.of("sn"), *AUX), "cosine with novel prototypes moved to the seen ones like them, untrained", **_TEEN),
     Variant("aux-only", AUX, "no relations: DFSLwoF's average generator, trained in one stage", fixed_theta=("identity-ss",)),
     Variant("gcgpn", (RELATION,), "side information as one operator"),
     Variant("gcgpn-aux", (RELATION, *AUX), "side information and the auxiliary pair"),

@@ -1,11 +1,13 @@
 import csv
 import errno
+import functools
 import json
 import os
 import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from protograph import figures, training
-from protograph.cli import app
+from protograph import config, figures, training
+from protograph.cli import app, demo
+from protograph.cli import train as train_verb
 from protograph.data import DATASETS, Dataset, Source
 from protograph.variants import OPERATORS, VARIANTS
 
@@ -24,9 +27,21 @@ SHORT = {
 }  # fmt: skip
 SETS = [f"--set={name}={value}" for name, value in SHORT.items()]
 VERBS = {
-    "train": ["--dataset", "--root", "--variant", "--shots", "--recipe", "--seed", "--relations", "--out", "--set", "--json"],
+    "train": [
+        "--dataset",
+        "--root",
+        "--variant",
+        "--shots",
+        "--recipe",
+        "--seed",
+        "--relations",
+        "--out",
+        "--start",
+        "--set",
+        "--json",
+    ],
     "evaluate": ["--root", "--shots", "--episodes", "--split", "--epoch", "--device", "--json"],
-    "demo": ["--out", "--seed", "--device", "--json"],
+    "demo": ["--all", "--out", "--seed", "--device", "--json"],
     "variants": ["--plugin", "--json"],
     "datasets": ["--json"],
 }
@@ -155,6 +170,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones(tmp_path: Path, option
         (["--config=absent.toml"], ["absent.toml"]),
         (["--relations=absent.csv"], ["absent.csv"]),
         (["--variant=aux-only", "--relations=kinship"], ["aux-only", "kinship"]),
+        (["--variant=aux-only", "--start=elsewhere"], ["aux-only", "no other run", "elsewhere"]),
+        (["--variant=aux-only", "--set=batch=8"], ["aux-only", "'batch'", "leave it out"]),
+        (["--variant=pn+"], ["pn+", "'seen_queries'", "leave it out"]),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
 )
@@ -388,6 +406,97 @@ def test_a_run_can_be_evaluated_from_another_folder(
     monkeypatch.chdir(tmp_path / "elsewhere")
     result = protograph("evaluate", "../run", "--json")
     assert result.exit_code == 0, result.stderr
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the pictures and the six hundred test episodes, which take longer than these trainings."""
+    monkeypatch.setattr(train_verb, "draw_run", lambda *_: None)
+    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+
+
+def att(*arguments: str | Path) -> Result:
+    return train("--variant=dfslwof-att", "--set=batch=8", *arguments)
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_variant_of_two_stages_trains_the_first_where_it_is_missing_and_uses_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = att()
+    assert result.exit_code == 0, result.stderr
+    runs = tmp_path / "runs" / "toy"
+    first, second = runs / "cosine" / "demo-0", runs / "1-shot" / "dfslwof-att" / "demo-0"
+    assert "dfslwof-att starts from a trained cosine" in result.stderr
+    assert (first / "measures.json").exists()
+    before = {file.name: file.read_bytes() for file in first.iterdir()}
+
+    again = att("--shots=3")
+    assert again.exit_code == 0, again.stderr
+    assert "starts from" not in again.stderr
+    assert {file.name: file.read_bytes() for file in first.iterdir()} == before
+    starts = [
+        json.loads((folder / "config.json").read_text())["start"] for folder in (second, runs / "3-shot/dfslwof-att/demo-0")
+    ]
+    assert starts[0] == starts[1] != ""
+
+    evaluated = protograph("evaluate", second, "--json", "--device=cpu", "--episodes=20")
+    assert json.loads(evaluated.stdout)["measures"] == json.loads((second / "measures.json").read_text())["measures"]
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_finished_start_is_taken_as_it_is_and_one_of_another_configuration_is_not_touched(tmp_path: Path) -> None:
+    start, out = tmp_path / "cosine", tmp_path / "att"
+    first = protograph(
+        "train", "--dataset=toy", "--device=cpu", "--variant=cosine", "--seed=4", f"--out={start}", "--set=batch=8",
+        *(change for change in SETS if "queries=" not in change or "test" in change if "episodes=2" not in change),
+    )  # fmt: skip
+    assert first.exit_code == 0, first.stderr
+    before = {file.name: file.read_bytes() for file in start.iterdir()}
+    result = att("--out", out, "--start", start)
+    assert result.exit_code == 0, result.stderr
+    (start / "measures.json").unlink()  # as if it had been interrupted
+    check_refused(att("--out", tmp_path / "other", "--start", start), str(start), "seed is 4 there, not 0", "--start")
+    assert {file.name: file.read_bytes() for file in start.iterdir()} == {
+        k: v for k, v in before.items() if k != "measures.json"
+    }
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_is_wrong_with_the_second_stage_is_found_before_the_first_is_trained(finished: Path, tmp_path: Path) -> None:
+    start = tmp_path / "cosine"
+    check_refused(att("--out", tmp_path / "run", "--start", start, "--shots=11"), "11 shots")
+    check_refused(att("--out", start, "--start", start), str(start), "both the run and its start")
+    check_refused(att("--out", finished, "--start", start), str(finished), "variant is 'aux-only' there", "--out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("brief")
+def test_the_demo_of_everything_tells_what_it_measured_beside_its_table(
+    toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the toy, whose few classes and pictures the demo takes for letters."""
+    short = {name: value for name, value in SHORT.items() if name not in ("ways", "novel_queries", "seen_queries")}
+    monkeypatch.setitem(DATASETS, "letters", Source(lambda root, progress: toy, "conv4-32", "demo", "noisy patterns"))
+    monkeypatch.setitem(config.RECIPES, "demo", replace(config.DEMO, **short, batch=8))
+    monkeypatch.setattr(demo, "draw_curves", lambda *_: None)
+    monkeypatch.setattr(demo, "open_dataset", lambda *_, **__: replace(toy, name="letters"))
+    result = protograph("demo", "--all", "--out", tmp_path, "--device=cpu")
+    assert result.exit_code == 0, result.stderr
+    assert all(variant in result.stdout for variant in demo.ALL)
+    assert {folder.name for folder in tmp_path.iterdir() if folder.is_dir()} == {*demo.ALL, "cosine"}
+    printed = protograph("demo", "--all", "--out", tmp_path, "--device=cpu", "--json")
+    measured = json.loads(printed.stdout)
+    assert measured.keys() == set(demo.ALL)
+    where = measured["pn+"]["nearness"]
+    for name in ("seen_norm", "novel_norm", "to_own", "to_nearest_seen"):
+        assert f"{where[name]:.3g}" in result.stdout
+    told = result.stdout[result.stdout.index("pn+ ", result.stdout.index("└")) :]
+    share = measured["pn+"]["measures"]["novel_joint"]["mean"] / measured["pn+"]["measures"]["novel_novel"]["mean"]
+    assert told.startswith("pn+ collapses" if share < 0.5 else "pn+ does not collapse")
+    assert ("is shorter than" in told) == (where["seen_norm"] < where["novel_norm"])
+    assert ("nearer to some seen" in told) == (where["to_nearest_seen"] < where["to_own"])
 
 
 def toml(path: Path, **settings: Any) -> Path:

@@ -2,8 +2,9 @@ import math
 
 import pytest
 import torch
+from naive import LargestTensor
 
-from protograph.nn.classify import CosineClassifier, normalise
+from protograph.nn.classify import CosineClassifier, SquaredDistance, normalise
 
 
 def rows(*shape, seed=0):
@@ -61,3 +62,26 @@ def test_zero_prototype_or_query_has_logit_zero_and_finite_gradient():
     assert not logits[0, 0].any()
     assert not logits[0, :, 2].any()
     assert prototypes.grad.isfinite().all()
+
+
+def test_squared_distance_classifier_scales_minus_the_squared_distance_per_feature():
+    queries, prototypes = rows(2, 3, 4), rows(2, 5, 4, seed=1)
+    expected = torch.zeros(2, 3, 5, dtype=torch.float64)
+    for e in range(2):
+        for q, query in enumerate(queries[e].tolist()):
+            for n, prototype in enumerate(prototypes[e].tolist()):
+                expected[e, q, n] = -3 * math.dist(query, prototype) ** 2 / 4
+    torch.testing.assert_close(SquaredDistance(3.0)(queries, prototypes), expected, rtol=0, atol=1e-10)
+
+
+def test_squared_distance_classifier_starts_at_one_and_learns_its_scale():
+    classifier = SquaredDistance()
+    assert classifier.scale.item() == 1
+    classifier(rows(1, 3, 4), rows(1, 5, 4, seed=1)).sum().backward()
+    assert classifier.scale.grad.item() < 0
+
+
+def test_squared_distances_make_nothing_that_grows_with_queries_times_prototypes_times_features():
+    with LargestTensor() as largest:
+        SquaredDistance()(rows(2, 30, 50), rows(2, 40, 50))
+    assert largest.numbers <= 2 * 40 * 50

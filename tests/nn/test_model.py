@@ -9,7 +9,8 @@ from protograph.nn.classify import normalise
 from protograph.nn.graph import GraphBlock
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Identity
-from protograph.variants import AUX, VARIANTS, Op, Variant, build
+from protograph.training import set_parameters
+from protograph.variants import AUX, VARIANTS, Op, Variant, build, teen_candidate
 
 T, S, N, K, Q, D = 6, 4, 3, 2, 4, 5
 CLASSES = torch.tensor([[0, 3, 5, 1, 8, 6, 7], [4, 2, 1, 0, 7, 8, 3]])  # the second plays training class 3 as novel
@@ -33,7 +34,8 @@ def make(variant, similarities=None, scale=0.3):
     model = build(variant, "identity", (D, 1, 1), T, similarities).double()
     with torch.no_grad():
         for seed, parameter in enumerate(model.parameters()):
-            parameter.add_(scale * rand(*parameter.shape, seed=seed).abs())
+            if parameter.requires_grad:
+                parameter.add_(scale * rand(*parameter.shape, seed=seed).abs())
     return model
 
 
@@ -197,8 +199,6 @@ def test_attention_scale_starts_at_ten():
 
 def test_inputs_normalised_outputs_not_aux_and_keys_are_the_attention_generator_at_one_shot(support, queries):
     model = make(attention_variant())
-    with torch.no_grad():
-        model.graph.layers[0].scales.fill_(1)
     one, mask = support[:, :, :1], ALL_SHOTS[:, :, :1]
     expected = torch.zeros(2, S + N, D, dtype=torch.float64)
     for e, classes in enumerate(CLASSES.tolist()):
@@ -230,6 +230,129 @@ def test_both_switches_on_and_aux_alone_are_the_average_generator_up_to_a_scale_
     close(ratio, ratio[..., :1].expand_as(ratio))
     assert (ratio > 0).all()
     close(model(support, ALL_SHOTS, queries, CLASSES, S), model.classifier(queries, expected))
+
+
+def masks(shots):
+    if shots != "unequal":
+        return torch.ones(2, N, shots, dtype=torch.bool)
+    return torch.tensor([[[1, 1, 0, 1, 0], [0, 1, 0, 0, 0], [1] * 5], [[0, 0, 0, 1, 1], [1] * 5, [1, 0, 0, 0, 0]]]).bool()
+
+
+def kept_shots(support, mask, e, n):
+    return [shot for shot, there in zip(support[e, n].tolist(), mask[e, n].tolist(), strict=True) if there]
+
+
+def add(*rows):
+    return [sum(column) for column in zip(*rows, strict=True)]
+
+
+def times(factor, row):
+    return [f * x for f, x in zip(factor if isinstance(factor, list) else [factor] * len(row), row, strict=True)]
+
+
+def naive_logits(model, queries, weight):
+    """Cosine logits of `weight(e, m)`, the prototype of row m of episode e, and these prototypes."""
+    prototypes = torch.tensor([[weight(e, m) for m in range(S + N)] for e in range(2)], dtype=torch.float64)
+    logits = torch.zeros(2, Q, S + N, dtype=torch.float64)
+    for e in range(2):
+        for q in range(Q):
+            for m in range(S + N):
+                cosine = dot(unit(queries[e, q].tolist()), unit(prototypes[e, m].tolist()))
+                logits[e, q, m] = model.classifier.temperature.item() * cosine
+    return logits, prototypes
+
+
+@pytest.mark.parametrize("shots", [1, 5, "unequal"])
+@pytest.mark.parametrize("name", ["dfslwof-avg", "dfslwof-att"])
+def test_dfslwof_is_a_loop_over_its_formulas(queries, name, shots):
+    """novel = diag1 * mean of normalised examples (+ diag2 * mean over examples of what each attends to)."""
+    mask = masks(shots)
+    support = rand(*mask.shape, D, seed=3)
+    model = make(VARIANTS[name])
+    thetas = model.graph.layers[0].thetas
+    assert thetas.keys() == (["identity-nn"] if name == "dfslwof-avg" else ["attention", "identity-nn"])
+
+    def attended(shot, classes):
+        keys, scale = model.operators[0].similarity, model.operators[0].temperature.item()
+        asked = [
+            dot(line, unit(shot)) + b for line, b in zip(keys.query.weight.tolist(), keys.query.bias.tolist(), strict=True)
+        ]
+        share = [math.exp(scale * dot(unit(asked), unit(keys.keys[c].tolist()))) for c in classes[:S]]
+        return add(
+            *(times(a / sum(share), unit(model.prototypes[c].tolist())) for a, c in zip(share, classes[:S], strict=True))
+        )
+
+    def weight(e, m):
+        classes = CLASSES[e].tolist()
+        if m < S:
+            return unit(model.prototypes[classes[m]].tolist())
+        examples = kept_shots(support, mask, e, m - S)
+        own = times(thetas["identity-nn"].tolist(), mean([unit(shot) for shot in examples]))
+        if name == "dfslwof-avg":
+            return own
+        return add(own, times(thetas["attention"].tolist(), mean([attended(shot, classes) for shot in examples])))
+
+    logits, prototypes = naive_logits(model, queries, weight)
+    close(model.joint_prototypes(model.context(support, mask, CLASSES, S)), prototypes)
+    close(model(support, mask, queries, CLASSES, S), logits)
+
+
+def test_dfslwof_at_one_shot_is_the_framework_without_normalised_outputs(support, queries):
+    model, framework = make(VARIANTS["dfslwof-att"]), build(attention_variant(), "identity", (D, 1, 1), T).double()
+    framework.load_state_dict({name.replace("attention", "keys"): value for name, value in model.state_dict().items()})
+    one, mask = support[:, :, :1], ALL_SHOTS[:, :, :1]
+    close(model(one, mask, queries, CLASSES, S), framework(one, mask, queries, CLASSES, S))
+    assert not torch.allclose(
+        model(support, ALL_SHOTS, queries, CLASSES, S), framework(support, ALL_SHOTS, queries, CLASSES, S)
+    )
+
+
+@pytest.mark.parametrize("shots", [1, 5, "unequal"])
+def test_pn_is_a_loop_over_squared_distances(queries, shots):
+    mask = masks(shots)
+    support = rand(*mask.shape, D, seed=3)
+    model = make(VARIANTS["pn+"])
+    logits = model(support, mask, queries, CLASSES, S)
+    for e, classes in enumerate(CLASSES.tolist()):
+        for m, name in enumerate(classes):
+            prototype = model.prototypes[name].tolist() if m < S else mean(kept_shots(support, mask, e, m - S))
+            for q in range(Q):
+                distance = math.dist(queries[e, q].tolist(), prototype) ** 2
+                assert logits[e, q, m].item() == pytest.approx(-model.classifier.scale.item() * distance / D, abs=1e-10)
+
+
+@pytest.mark.parametrize("shots", [1, 5, "unequal"])
+def test_teen_is_a_loop_over_its_formula(queries, shots):
+    mask = masks(shots)
+    support = rand(*mask.shape, D, seed=3)
+    model, alpha, t = make(VARIANTS["teen"]), 0.6, 7.0
+    set_parameters(model, teen_candidate(alpha, t))
+
+    def weight(e, m):
+        seen = [unit(model.prototypes[c].tolist()) for c in CLASSES[e, :S]]
+        if m < S:
+            return seen[m]
+        own = unit(mean([unit(shot) for shot in kept_shots(support, mask, e, m - S)]))
+        share = [math.exp(t * dot(own, row)) for row in seen]
+        return add(times(alpha, own), *(times((1 - alpha) * a / sum(share), row) for a, row in zip(share, seen, strict=True)))
+
+    logits, prototypes = naive_logits(model, queries, weight)
+    close(model.joint_prototypes(model.context(support, mask, CLASSES, S)), prototypes)
+    close(model(support, mask, queries, CLASSES, S), logits)
+
+
+def test_cosine_compares_with_learned_prototypes_and_means_of_normalised_examples(support, queries):
+    model = make(VARIANTS["cosine"])
+
+    def weight(e, m):
+        if m < S:
+            return model.prototypes[CLASSES[e, m]].tolist()
+        return mean([unit(shot) for shot in support[e, m - S].tolist()])
+
+    logits, _ = naive_logits(model, queries, weight)
+    close(model(support, ALL_SHOTS, queries, CLASSES, S), logits)
+    among_seen = [[dot(unit(query), unit(row)) for row in model.prototypes.tolist()] for query in queries[0].tolist()]
+    close(model.seen_logits(queries[0]), model.classifier.temperature * torch.tensor(among_seen, dtype=torch.float64))
 
 
 def test_gradients_of_the_prototypes_are_the_same_every_time_with_several_threads():

@@ -3,8 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from naive import close, rand
-from torch.utils._python_dispatch import TorchDispatchMode
+from naive import LargestTensor, close, rand
 
 from protograph.nn.classify import normalise
 from protograph.nn.operators import (
@@ -17,6 +16,7 @@ from protograph.nn.operators import (
     Operator,
     Power,
     PrototypeSimilarity,
+    ShotAttention,
     SideInformation,
     Softmax,
     TransformedSimilarity,
@@ -139,6 +139,53 @@ def test_key_similarity_in_sn_answers_novel_rows_and_seen_columns_only(context):
     scores = similarity(context)
     assert (scores.rows, scores.columns) == (slice(4, 7), slice(0, 4))
     close(scores.values, naive_key_pairs(similarity, context)[:, 4:, :4])
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_prototype_similarity_in_sn_answers_novel_rows_and_seen_columns_only(context, measure):
+    scores = PrototypeSimilarity(measure, "sn")(context)
+    assert (scores.rows, scores.columns) == (slice(4, 7), slice(0, 4))
+    close(scores.values, PrototypeSimilarity(measure)(context).dense(7)[:, 4:, :4])
+
+
+def naive_attention(operator, context):
+    """The share [E, N, S] that each seen class has in each novel one: per example, then averaged over those that are there."""
+    weight, bias = operator.similarity.query.weight.tolist(), operator.similarity.query.bias.tolist()
+    answer = torch.zeros(*context.mask.shape[:2], context.seen, dtype=torch.float64)
+    for e, classes in enumerate(context.classes.tolist()):
+        keys = [operator.similarity.keys[name].tolist() for name in classes[: context.seen]]
+        for n, (shots, there) in enumerate(zip(context.support[e].tolist(), context.mask[e].tolist(), strict=True)):
+            shots = [shot for shot, is_there in zip(shots, there, strict=True) if is_there]
+            for shot in shots:
+                shot = [x / math.hypot(*shot) for x in shot]
+                asked = [b + sum(w * x for w, x in zip(line, shot, strict=True)) for line, b in zip(weight, bias, strict=True)]
+                shares = [math.exp(operator.temperature.item() * naive_score(asked, key, "cosine")) for key in keys]
+                for m, share in enumerate(shares):
+                    answer[e, n, m] += share / sum(shares) / len(shots)
+    return answer
+
+
+@pytest.mark.parametrize("shots", [1, 5, "unequal"])
+def test_shot_attention_asks_for_every_example_and_averages_the_answers(context, shots):
+    count = 5 if shots == "unequal" else shots
+    mask = torch.ones(2, 3, count, dtype=torch.bool)
+    if shots == "unequal":
+        mask = torch.tensor([[[1, 1, 0, 1, 0], [0, 1, 0, 0, 0], [1] * 5], [[0, 0, 0, 1, 1], [1] * 5, [1, 0, 0, 0, 0]]]).bool()
+    context = replace(context, support=rand(2, 3, count, 5), mask=mask)
+    operator = ShotAttention(6, 5, temperature=4.0).double()
+    operator.similarity = randomised_keys("sn")
+    (weights,) = operator.weights(context)
+    assert (weights.rows, weights.columns) == (slice(4, 7), slice(0, 4))
+    close(weights.values, naive_attention(operator, context))
+
+
+def test_shot_attention_at_one_shot_is_a_softmax_of_keys(context):
+    context = replace(context, support=context.support[:, :, :1], mask=context.mask[:, :, :1])
+    prototypes = torch.cat([context.prototypes[:, :4], context.support[:, :, 0]], 1)
+    operator = ShotAttention(6, 5).double()
+    operator.similarity = randomised_keys("sn")
+    alike = Softmax(operator.similarity, "keys", 10.0)
+    close(operator(context).values, alike(replace(context, prototypes=prototypes)).values)
 
 
 def test_keys_start_as_protocol_says():
@@ -445,19 +492,6 @@ def test_l2_of_identical_prototypes_is_zero_with_finite_gradient(context, dtype)
     scores.sum().backward()
     torch.testing.assert_close(scores, torch.zeros_like(scores), rtol=0, atol=1e-3)
     assert prototypes.grad.isfinite().all()
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers how many numbers the largest tensor holds that anything made."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        answer = function(*args, **(kwargs or {}))
-        for tensor in answer if isinstance(answer, tuple | list) else [answer]:
-            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
-                self.numbers = max(self.numbers, tensor.numel())
-        return answer
 
 
 @pytest.fixture

@@ -1,24 +1,30 @@
 """protograph demo"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device
-from protograph.cli.train import run_training
+from protograph.cli.train import run_start, run_training, trained_model
 from protograph.data import open_dataset
+from protograph.evaluation import nearness
 from protograph.figures import draw_curves
 from protograph.runs import Run
-from protograph.training import configure
+from protograph.training import configure, configure_start
+from protograph.variants import find_variant
 
 VARIANTS = ("aux-only", "gcgpn-aux")
+ALL = ("pn+", "dfslwof-att", "aux-only", "gcgpn-cos-aux", "gcgpn-aux")
 
 
 @reported
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder for the two runs and the pictures.")] = Path("runs/demo"),
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also train the baselines PN+ and DFSLwoF, and relations by cosine; some ten minutes.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the pictures.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of weights and training episodes.")] = 0,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -26,17 +32,46 @@ def demo_command(
     """Show what relations are worth: train without and with them on the built-in letters, a few minutes on a laptop.
 
     Both rows have the same recipe, steps and seed: `aux-only` knows a new letter by its one example alone, `gcgpn-aux` also
-    by what Unicode says of its base letter, its accents and its case.
+    by what Unicode says of its base letter, its accents and its case. With --all, PN+ and DFSLwoF, trained their own way, and
+    relations by the cosine of prototypes stand beside them, and below the table what becomes of PN+ in the joint label space.
     """
     progress = ShownProgress(quiet=as_json)
     dataset = open_dataset("letters", progress=progress)
-    results, histories = {}, {}
-    for variant in VARIANTS:
-        folder = out / variant
+    results: dict[str, dict[str, Any]] = {}
+    histories = {}
+    for variant in ALL if everything else VARIANTS:
+        folder, start = out / variant, None
         config = configure(dataset, variant, shots=1, seed=seed)
-        results[variant] = run_training(config, dataset, folder, device, progress)
+        if after := find_variant(variant).after:
+            first = configure_start(dataset, variant, seed=seed)
+            start = run_start(first, out / after, config, dataset, folder, device, progress)
+        results[variant] = run_training(config, dataset, folder, device, progress, start)
         histories[variant] = Run.open(folder).history
     draw_curves(histories, out / "curves.png")
     title = f"letters: {dataset.seen} seen classes + 5 novel ones from 1 example each; % over 600 test episodes ± 95 % interval"
+    if everything:
+        results["pn+"] |= {"nearness": nearness(trained_model(Run.open(out / "pn+"), dataset), dataset, shots=1, ways=5)}
     show(results, measures_table({name: result["measures"] for name, result in results.items()}, title), as_json)
+    if everything and not as_json:
+        print(joint_space(results["pn+"], results["aux-only"], int(dataset.train.counts.min())))
     progress.say(f"pictures: {out / 'curves.png'}, {out}/*/episode.png, {out / VARIANTS[1] / 'operator.png'}")
+
+
+def joint_space(pn: dict[str, Any], other: dict[str, Any], pictures: int) -> str:
+    """What becomes of `pn+` in the joint label space beside another variant, told by what was measured."""
+    kept, others = (
+        100 * run["measures"]["novel_joint"]["mean"] / max(run["measures"]["novel_novel"]["mean"], 1e-9) for run in (pn, other)
+    )
+    where = pn["nearness"]
+    short, near = where["seen_norm"] < where["novel_norm"], where["to_nearest_seen"] < where["to_own"]
+    # |q - p|^2 = |q|^2 - 2 q p + |p|^2
+    nearer = f", which alone brings it {where['novel_norm'] - where['seen_norm']:.3g} nearer to everything" if short else ""
+    return (
+        f"pn+ {'collapses' if kept < 50 else 'does not collapse'} in the joint label space: Novel-Joint is {kept:.0f} % of its "
+        f"Novel-Novel ({others:.0f} % for {other['variant']}), and {where['taken_for_seen']:.0f} % of the novel queries lie "
+        f"nearest to a seen class.\nThe prototype of a seen class, a mean of {pictures} pictures, is "
+        f"{'shorter' if short else 'not shorter'} than that of a novel one, a single picture: squared length per feature "
+        f"{where['seen_norm']:.3g} against {where['novel_norm']:.3g}{nearer}.\nA novel query lies on average "
+        f"{'nearer to' if near else 'farther from'} some seen prototype than its own: squared distance per feature "
+        f"{where['to_nearest_seen']:.3g} against {where['to_own']:.3g}."
+    )

@@ -11,11 +11,14 @@ from protograph.config import RECIPES, RunConfig, read_toml
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.figures import draw_run
+from protograph.nn.model import GraphPrototypeNetwork
 from protograph.runs import Run
-from protograph.training import configure, load_weights, make_model, train
+from protograph.training import configure, configure_start, load_weights, make_model, plan, train
+from protograph.variants import find_variant
 
 SETTINGS: dict[str, type] = {
     "dataset": str, "variant": str, "shots": int, "recipe": str, "seed": int, "relations": list, "backbone": str, "out": str,
+    "start": str,
 }  # fmt: skip
 
 
@@ -42,9 +45,21 @@ def train_command(
         Path | None,
         typer.Option(help="Run folder. (default: runs/DATASET/K-shot/VARIANT/RECIPE-SEED)", show_default=False),
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            help="For a variant of two stages, the run it starts from: a finished one is taken as it is, any other is trained "
+            "first. (default: runs/DATASET/cosine/RECIPE-SEED, for every K)",
+            show_default=False,
+        ),
+    ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a setting of the recipe, such as --set epochs=5; repeatable.", show_default=False),
+        typer.Option(
+            "--set",
+            help="Change a setting of the recipe, such as --set epochs=5, in both stages; repeatable.",
+            show_default=False,
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -65,35 +80,66 @@ def train_command(
     """
     given: dict[str, Any] = {
         "dataset": dataset, "variant": variant, "shots": shots, "recipe": recipe, "seed": seed, "relations": relations,
-        "backbone": backbone, "out": out,
+        "backbone": backbone, "out": out, "start": start,
     }  # fmt: skip
     settings, changes = _settings(config, {name: value for name, value in given.items() if value is not None}, change)
     plugins = load_plugins(plugin)
     progress = ShownProgress(quiet=as_json)
     data = open_dataset(settings.pop("dataset", "letters"), root, progress, skip_bad)
-    folder = settings.pop("out", None)
-    resolved = configure(data, settings.pop("variant", "gcgpn-aux"), changes=changes, plugins=plugins, **settings)
-    folder = Path(folder) if folder else default_folder(resolved)
-    result = run_training(resolved, data, folder, device, progress)
+    folder, begun = settings.pop("out", None), settings.pop("start", None)
+    chosen = settings.pop("variant", "gcgpn-aux")
+    resolved = configure(data, chosen, changes=changes, plugins=plugins, **settings)
+    folder, begun = Path(folder) if folder else default_folder(resolved), Path(begun) if begun else None
+    if find_variant(chosen).after:
+        shared = {name: value for name, value in settings.items() if name in ("seed", "recipe", "backbone")}
+        first = configure_start(data, chosen, changes, plugins=plugins, **shared)
+        begun = run_start(first, begun, resolved, data, folder, device, progress)
+    result = run_training(resolved, data, folder, device, progress, begun)
     title = f"{resolved.dataset}, {resolved.shots}-shot, 600 test episodes, best validation epoch {result['epoch']}; {folder}"
     show(result, measures_table({resolved.variant: result["measures"]}, title), as_json)
 
 
 def default_folder(config: RunConfig) -> Path:
-    """Where a run goes unless told otherwise."""
-    return Path("runs") / config.dataset / f"{config.shots}-shot" / config.variant / f"{config.recipe.name}-{config.seed}"
+    """Where a run goes unless told otherwise; one that is trained without examples serves every K."""
+    shots = "" if find_variant(config.variant).objective == "classify" else f"{config.shots}-shot"
+    return Path("runs") / config.dataset / shots / config.variant / f"{config.recipe.name}-{config.seed}"
 
 
-def run_training(config: RunConfig, dataset: Dataset, folder: Path, device: str, progress: ShownProgress) -> dict[str, Any]:
+def run_start(
+    first: RunConfig, begun: Path | None, then: RunConfig, dataset: Dataset, out: Path, device: str, progress: ShownProgress
+) -> Path:
+    """The run that `then` starts from, trained first where it is missing, once nothing is wrong with `then` itself."""
+    plan(then, dataset)
+    Run.find(out, then)
+    if begun is not None and (begun / "measures.json").exists():
+        return begun
+    folder = begun or default_folder(first)
+    if folder.resolve() == out.resolve():
+        raise InputError(f"{out} cannot be both the run and its start: choose another --start")
+    Run.find(folder, first, "--start")
+    if not (folder / "measures.json").exists():
+        progress.say(f"{then.variant} starts from a trained {first.variant}: this is trained first, in {folder}")
+    run_training(first, dataset, folder, device, progress)
+    return folder
+
+
+def run_training(
+    config: RunConfig, dataset: Dataset, folder: Path, device: str, progress: ShownProgress, start: Path | None = None
+) -> dict[str, Any]:
     """Train into a folder and draw its pictures."""
     chosen = find_device(device)
-    result = train(config, dataset, folder, chosen, progress)
+    result = train(config, dataset, folder, chosen, progress, start)
     if not (folder / "episode.png").exists():
-        model = make_model(config, dataset)
         run = Run.open(folder)
-        load_weights(model, run.weights("best"), run)
-        draw_run(model, dataset, run)
+        draw_run(trained_model(run, dataset), dataset, run)
     return result
+
+
+def trained_model(run: Run, dataset: Dataset) -> GraphPrototypeNetwork:
+    """A run's model with the weights of its best epoch, on the CPU."""
+    model = make_model(run.config, dataset)
+    load_weights(model, run.weights("best"), run)
+    return model
 
 
 def _settings(path: Path | None, given: dict[str, Any], changes: list[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,11 +11,18 @@ from protograph.variants import VARIANTS
 def variants_command(plugin: Plugins = None, as_json: AsJson = False) -> None:
     """List the models by name, with the operators that make them."""
     load_plugins(plugin)
-    table = Table("variant", "operators", "transform", "what it is")
+    table = Table("variant", "operators", "transform", "objective", "after", "what it is")
     for name, variant in VARIANTS.items():
-        table.add_row(name, " + ".join(map(str, variant.operators)).replace("[", r"\["), variant.theta, variant.summary)
+        operators = " + ".join(map(str, variant.operators)).replace("[", r"\[")
+        table.add_row(name, operators, variant.theta, variant.objective, variant.after, variant.summary)
     rows = {
-        name: {"operators": [str(op) for op in variant.operators], "theta": variant.theta, "summary": variant.summary}
+        name: {
+            "operators": [str(op) for op in variant.operators],
+            "theta": variant.theta,
+            "objective": variant.objective,
+            "after": variant.after,
+            "summary": variant.summary,
+        }
         for name, variant in VARIANTS.items()
     }
     show(rows, table, as_json)

@@ -26,3 +26,21 @@ class CosineClassifier(nn.Module):
     def forward(self, queries: Tensor, prototypes: Tensor) -> Tensor:
         """Queries [E, Q, D] and prototypes [E, V, D] -> logits [E, Q, V]."""
         return self.temperature * (normalise(queries) @ normalise(prototypes).mT)
+
+
+class SquaredDistance(nn.Module):
+    r"""Prototypical Networks' logits :math:`-\alpha \|z - c'_n\|^2 / D` with a learnable scale.
+
+    Args:
+        scale: where :math:`\alpha` starts
+
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale))
+
+    def forward(self, queries: Tensor, prototypes: Tensor) -> Tensor:
+        """Queries [E, Q, D] and prototypes [E, V, D] -> logits [E, Q, V], in memory that never grows with Q x V x D."""
+        squares = queries.square().sum(-1)[..., :, None] + prototypes.square().sum(-1)[..., None, :]
+        return -self.scale / queries.shape[-1] * (squares - 2 * queries @ prototypes.mT)

@@ -12,11 +12,11 @@ from torch.nn.functional import embedding
 
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.graph import GraphBlock
-from protograph.nn.operators import Context, Operator, Weights
+from protograph.nn.operators import Context, Operator, Weights, over_shots
 
 
 class GraphPrototypeNetwork(nn.Module):
-    r"""Graph convolution over class prototypes and one joint cosine classifier.
+    r"""Graph convolution over class prototypes and one joint classifier.
 
     Seen prototypes are learned; a novel one starts as the mean of its normalised support features,
     :math:`c_n = \frac 1 K \sum_i \bar z_{n,i}`; the graph block updates all of them jointly.
@@ -29,6 +29,7 @@ class GraphPrototypeNetwork(nn.Module):
         graph: the block that applies them, built for the operators' labels
         classifier: queries [E, Q, D] and prototypes [E, V, D] -> logits [E, Q, V]
         normalise_support: whether support features are normalised before they are averaged
+        normalise_seen: whether learned prototypes are normalised before they join the averages
 
     """
 
@@ -41,6 +42,7 @@ class GraphPrototypeNetwork(nn.Module):
         graph: GraphBlock,
         classifier: nn.Module | None = None,
         normalise_support: bool = True,
+        normalise_seen: bool = False,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -48,7 +50,7 @@ class GraphPrototypeNetwork(nn.Module):
         self.operators = nn.ModuleList(operators)
         self.graph = graph
         self.classifier = classifier or CosineClassifier()
-        self.normalise_support = normalise_support
+        self.normalise_support, self.normalise_seen = normalise_support, normalise_seen
 
     def embed(self, pictures: Tensor) -> Tensor:
         """Features [n, D] of pictures [n, C, H, W]."""
@@ -60,11 +62,10 @@ class GraphPrototypeNetwork(nn.Module):
 
         support [E, N, K, D] with mask [E, N, K]; classes [E, V], the first `seen` of them the seen ones.
         """
-        shots = normalise(support) if self.normalise_support else support
-        weight = mask[..., None].to(shots.dtype)
-        novel = (shots * weight).sum(2) / weight.sum(2)
+        novel = over_shots(normalise(support) if self.normalise_support else support, mask)
+        known = normalise(self.prototypes) if self.normalise_seen else self.prototypes
         # `embedding`, since the gradient of plain indexing is summed by threads in any order.
-        prototypes = torch.cat([embedding(classes[:, :seen], self.prototypes), novel], 1)
+        prototypes = torch.cat([embedding(classes[:, :seen], known), novel], 1)
         return Context(prototypes, support, mask, classes, seen)
 
     def weights(self, context: Context) -> list[Weights]:
@@ -79,6 +80,11 @@ class GraphPrototypeNetwork(nn.Module):
         """Updated prototypes [E, V, D]."""
         updated: Tensor = self.graph(context.prototypes, self.weights(context))
         return updated
+
+    def seen_logits(self, features: Tensor) -> Tensor:
+        """Features [n, D] -> logits [n, T] among the training classes alone, as if there were no novel ones."""
+        logits: Tensor = self.classifier(features[None], self.prototypes[None])
+        return logits[0]
 
     def forward(self, support: Tensor, mask: Tensor, queries: Tensor, classes: Tensor, seen: int) -> Tensor:
         """Features of support [E, N, K, D] and queries [E, Q, D] -> joint logits [E, Q, V]."""

@@ -40,6 +40,12 @@ class Context:
     seen: int
 
 
+def over_shots(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean [E, N, X] of `values` [E, N, K, X] over the shots that are there, as `mask` [E, N, K] says."""
+    weight = mask[..., None].to(values.dtype)
+    return (values * weight).sum(2) / weight.sum(2)
+
+
 class SparseProduct(torch.autograd.Function):
     """A sparse matrix, as rows, columns and weights [n] of its edges, times [V, D].
 
@@ -205,6 +211,12 @@ def region(block: str, seen: int, classes: int) -> tuple[slice, slice]:
     if block not in BLOCKS:
         raise ValueError(f"unknown block '{block}': use one of {', '.join(BLOCKS)}")
     return part[block[1]], part[block[0]]
+
+
+def asked_for(block: str | None, context: Context) -> tuple[slice, slice]:
+    """Rows and columns of a block, or of the whole matrix."""
+    classes = context.classes.shape[1]
+    return region(block, context.seen, classes) if block else (slice(0, classes), slice(0, classes))
 
 
 class Operator(nn.Module, ABC):
@@ -377,16 +389,22 @@ class PrototypeSimilarity(Similarity):
     r"""Strategy 1, similarity of the normalised initial prototypes:
 
     .. math:: S_{mn} = \cos(c_m, c_n) \quad\text{or}\quad -\|\bar c_m - \bar c_n\|.
+
+    Args:
+        measure: cosine or l2
+        block: the pairs to answer for; by default all
+
     """
 
-    def __init__(self, measure: Measure = "cosine") -> None:
+    def __init__(self, measure: Measure = "cosine", block: str | None = None) -> None:
         super().__init__()
-        self.measure = measure
+        self.measure, self.block = measure, block
 
     def forward(self, context: Context) -> Weights:
-        """All pairs [E, V, V]; the gradient flows into the prototypes."""
+        """Scores [E, R, C] of the block, or of all pairs; the gradient flows into the prototypes."""
         prototypes = normalise(context.prototypes)
-        return Weights.whole(pairwise(prototypes, prototypes, self.measure), prototypes.shape[1])
+        rows, columns = asked_for(self.block, context)
+        return Weights(pairwise(prototypes[:, rows], prototypes[:, columns], self.measure), rows, columns)
 
 
 class TransformedSimilarity(Similarity):
@@ -457,13 +475,42 @@ class KeySimilarity(Similarity):
 
     def forward(self, context: Context) -> Weights:
         """Scores [E, R, C] of the block, or of all pairs."""
-        seen, classes = context.seen, context.classes.shape[1]
+        seen = context.seen
         keys = torch.cat(
             [embedding(context.classes[:, :seen], self.keys), self.query(normalise(context.prototypes[:, seen:]))], 1
         )
-        everything = slice(0, classes)
-        rows, columns = region(self.block, seen, classes) if self.block else (everything, everything)
+        rows, columns = asked_for(self.block, context)
         return Weights(pairwise(keys[:, rows], keys[:, columns], "cosine"), rows, columns)
+
+
+class ShotAttention(Operator):
+    r"""DFSLwoF's attention from seen to novel classes: every example asks for itself, and the answers are averaged,
+
+    .. math:: B_{nm} = \frac 1 K \sum_i \mathrm{softmax}_m\big(\tau_B \cos(W \bar z_{n,i} + b, k_m)\big).
+
+    At one shot this is a `Softmax` of `KeySimilarity`, with whose keys and query layer it starts.
+
+    Args:
+        seen: T, the number of training classes
+        features: D
+        temperature: where :math:`\tau_B` starts
+
+    """
+
+    labels = ("attention",)
+
+    def __init__(self, seen: int, features: int, temperature: float = 10.0) -> None:
+        super().__init__()
+        self.similarity = KeySimilarity(seen, features)
+        self.temperature = nn.Parameter(torch.tensor(temperature))
+
+    def forward(self, context: Context) -> Weights:
+        """Weights [E, N, S] of the `sn` block."""
+        rows, columns = asked_for("sn", context)
+        asked = self.similarity.query(normalise(context.support)).flatten(1, 2)  # [E, N * K, D]
+        keys = embedding(context.classes[:, columns], self.similarity.keys)
+        shares = (self.temperature * pairwise(asked, keys, "cosine")).softmax(-1)
+        return Weights(over_shots(shares.view(*context.mask.shape, -1), context.mask), rows, columns)
 
 
 class SideInformation(Similarity):
