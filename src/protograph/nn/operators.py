@@ -404,6 +404,8 @@ class PrototypeSimilarity(Similarity):
         """Scores [E, R, C] of the block, or of all pairs; the gradient flows into the prototypes."""
         prototypes = normalise(context.prototypes)
         rows, columns = asked_for(self.block, context)
+        if self.block is None:  # a slice of everything would change the order in which gradients are summed
+            return Weights(pairwise(prototypes, prototypes, self.measure), rows, columns)
         return Weights(pairwise(prototypes[:, rows], prototypes[:, columns], self.measure), rows, columns)
 
 
