@@ -1,6 +1,17 @@
-import pytest
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from protograph.data import Dataset, Pool
+import numpy as np
+import pytest
+import torch
+
+from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Pool, open_dataset
+from protograph.data.dataset import assemble, pools, without_bad
+from protograph.data.reading import Pictures
+from protograph.data.splits import Split
+from protograph.errors import InputError
+from protograph.progress import Silent
 
 
 def test_a_pool_pads_short_classes_behind_their_last_picture() -> None:
@@ -27,3 +38,99 @@ def test_training_pictures_are_not_held_out(toy: Dataset) -> None:
 
 def test_seen_class_ids_are_rows_of_the_learned_prototypes(toy: Dataset) -> None:
     assert toy.train.classes.tolist() == list(range(toy.seen))
+
+
+def some_pictures(count: int, errors: dict[int, str] | None = None) -> Pictures:
+    pixels = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 4, 4).contiguous()
+    digests = np.array([f"digest {row}" for row in range(count)], "S64")
+    store = ImageStore(pixels, Normalisation((0.5,) * 3, (0.5,) * 3))
+    names = [f"{row}.png" for row in range(count)]
+    return Pictures(store, names, digests, np.full((count, 2), 4, np.int32), np.zeros(count, bool), errors or {})
+
+
+SPLIT = Split({"a": [0, 1], "b": [2]}, {"a": [3], "b": [4]}, {"a": [5], "b": [6]}, {"c": [7, 8]}, {"d": [9], "e": [10, 11]})
+
+
+def test_pools_number_classes_in_the_order_of_the_split() -> None:
+    found = pools(SPLIT)
+    assert {name: pool.classes.tolist() for name, pool in found.items()} == {
+        "train": [0, 1], "seen_validation": [0, 1], "seen_test": [0, 1], "novel_validation": [2], "novel_test": [3, 4],
+    }  # fmt: skip
+    assert found["novel_test"].pictures.tolist() == [[9, -1], [10, 11]]
+
+
+@pytest.mark.parametrize("part", ["novel_validation", "novel_test"])
+def test_a_class_of_two_parts_is_named(part: str) -> None:
+    with pytest.raises(InputError, match="class 'a' is both seen and novel, or novel twice"):
+        pools(replace(SPLIT, **{part: {"a": [0]}}))
+
+
+def test_an_assembled_dataset_holds_what_it_was_given(toy: Dataset) -> None:
+    pictures = some_pictures(12)
+    dataset = assemble("own", SPLIT, pictures, Augmentation(pad=1), toy.relations, {"a": "Apple"})
+    assert (dataset.name, dataset.classes, dataset.seen) == ("own", ("a", "b", "c", "d", "e"), 2)
+    assert dataset.pictures is pictures
+    assert dataset.store is pictures.store
+    assert [dataset.title(class_id) for class_id in range(3)] == ["Apple", "b", "c"]
+
+
+def test_the_fingerprint_stands_for_contents_and_their_use() -> None:
+    def fingerprint(split: Split = SPLIT, **changes: Any) -> str:
+        pictures = replace(some_pictures(12), **changes)
+        return assemble("own", split, pictures, Augmentation(), {}).fingerprint
+
+    other = some_pictures(12).digests.copy()
+    other[5] = b"other"
+    larger = ImageStore(torch.zeros(12, 3, 5, 5, dtype=torch.uint8), Normalisation((0.5,) * 3, (0.5,) * 3))
+    renamed = replace(SPLIT, novel_validation={"x": [7, 8]})
+    moved = replace(SPLIT, train={"a": [0, 3], "b": [2]}, seen_validation={"a": [1], "b": [4]})
+    assert (
+        len({fingerprint(), fingerprint(digests=other), fingerprint(store=larger), fingerprint(renamed), fingerprint(moved)})
+        == 5
+    )
+    assert fingerprint(names=[f"elsewhere/{row}" for row in range(12)]) == fingerprint()
+
+
+class Told(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_a_split_with_nothing_bad_is_left_alone() -> None:
+    told = Told()
+    assert without_bad(SPLIT, some_pictures(12), False, told) == SPLIT
+    assert told.lines == []
+
+
+def test_bad_pictures_are_left_out_where_they_may_be() -> None:
+    pictures, told = some_pictures(12, {1: "cut", 10: "no picture"}), Told()
+    with pytest.raises(InputError, match=r"picture 1\.png and 1 more cannot be read \(cut\): .*--skip-bad"):
+        without_bad(SPLIT, pictures, False, told)
+    left = without_bad(SPLIT, pictures, True, told)
+    assert left == replace(SPLIT, train={"a": [0], "b": [2]}, novel_test={"d": [9], "e": [11]})
+    assert told.lines == ["left out 2 of 12 pictures that cannot be read, such as 1.png (cut)"]
+
+
+@pytest.mark.parametrize(("row", "named"), [(2, "class 'b' has no picture for train"), (9, "class 'd' .* for novel test")])
+def test_a_class_that_would_be_empty_is_named(row: int, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        without_bad(SPLIT, some_pictures(12, {row: "cut"}), True, Told())
+
+
+def test_a_class_that_is_empty_from_the_start_is_named() -> None:
+    with pytest.raises(InputError, match="class 'a' has no picture for seen validation: give it more"):
+        without_bad(replace(SPLIT, seen_validation={"a": [], "b": [4]}), some_pictures(12), False, Told())
+
+
+def test_a_dataset_needs_a_place_unless_it_is_built_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PROTOGRAPH_DATA", raising=False)
+    with pytest.raises(InputError, match=r"where is cub\? give its place with --root, or in the variable PROTOGRAPH_DATA"):
+        open_dataset("cub")
+    with pytest.raises(InputError, match="letters are built in: leave out --root"):
+        open_dataset("letters", tmp_path)
+    monkeypatch.setenv("PROTOGRAPH_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=f"no CUB at {tmp_path}"):
+        open_dataset("cub")

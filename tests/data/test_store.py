@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protograph.data.store import Augmentation, ImageStore, Normalisation
+from protograph.data.store import Augmentation, FeatureStore, ImageStore, Normalisation
 from protograph.episodes import seeded
 
 MEAN, STD = (0.2, 0.5), (0.3, 0.9)
@@ -106,3 +106,71 @@ def test_pictures_of_another_type_or_shape_are_refused(pixels: Tensor) -> None:
 def test_means_and_stds_must_fit_the_channels() -> None:
     with pytest.raises(ValueError, match="2 channels"):
         ImageStore(torch.zeros(1, 2, 4, 4, dtype=torch.uint8), Normalisation((0.5,), (0.5, 0.5)))
+
+
+@pytest.mark.parametrize("augmentation", [None, Augmentation(2, flip=True)])
+def test_pictures_fetched_from_elsewhere_are_the_same(store: ImageStore, augmentation: Augmentation | None) -> None:
+    streamed = ImageStore(store.pixels, store.normalisation, torch.device("cpu"))
+    indices = torch.tensor([4, 0, 0, 2])
+    expected = store.gather(indices, augmentation, seeded(1))
+    assert torch.equal(streamed.gather(indices, augmentation, seeded(1)), expected)
+    assert streamed.device == torch.device("cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("augmentation", [None, Augmentation(2, flip=True)])
+def test_pictures_that_do_not_fit_a_gpu_are_streamed_to_it(
+    store: ImageStore, monkeypatch: pytest.MonkeyPatch, augmentation: Augmentation | None
+) -> None:
+    device = torch.device("cuda")
+    resident = store.to(device)
+    monkeypatch.setattr("protograph.data.store.ROOM", 0.0)
+    streamed = store.to(device)
+    assert (resident.pixels.device.type, streamed.pixels.device.type) == ("cuda", "cpu")
+    assert resident.device == streamed.device == device
+    indices = torch.tensor([4, 0, 0, 2], device=device)
+    generators = (seeded(1, device=device), seeded(1, device=device))
+    one, other = (
+        store.gather(indices, augmentation, generator)
+        for store, generator in zip((resident, streamed), generators, strict=True)
+    )
+    assert one.device.type == "cuda"
+    torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("free", "resident"), [(10_000, True), (600, False)])
+def test_pictures_become_resident_only_where_they_fit(
+    store: ImageStore, monkeypatch: pytest.MonkeyPatch, free: int, resident: bool
+) -> None:
+    """540 bytes of pictures, of which four fifths of the free memory must not be less."""
+    moved = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10**9))
+    monkeypatch.setattr(Tensor, "to", lambda pixels, *_, **__: moved.append(pixels) or pixels)
+    monkeypatch.setattr(ImageStore, "__init__", lambda *_: None)
+    assert store.pixels.nbytes == 540
+    store.to(torch.device("cuda"))
+    assert bool(moved) == resident
+
+
+def test_a_mapped_store_does_not_change_its_file(store: ImageStore, tmp_path: Path) -> None:
+    np.save(tmp_path / "pixels.npy", store.pixels.numpy())
+    before = (tmp_path / "pixels.npy").read_bytes()
+    opened = ImageStore.open(tmp_path / "pixels.npy", store.normalisation)
+    opened.pixels[0] = 0
+    assert (tmp_path / "pixels.npy").read_bytes() == before
+
+
+def test_features_are_gathered_as_they_are() -> None:
+    features = torch.randn(6, 4, generator=seeded(2))
+    store = FeatureStore(features)
+    assert (len(store), store.picture_shape, store.device) == (6, (4,), torch.device("cpu"))
+    indices = torch.tensor([5, 1, 1])
+    for gathered in (store.gather(indices), store.gather(indices, Augmentation(2, flip=True), seeded(0))):
+        assert torch.equal(gathered, torch.stack([features[5], features[1], features[1]]))
+    assert torch.equal(store.to(torch.device("cpu")).features, features)
+
+
+@pytest.mark.parametrize("features", [torch.zeros(3, 2, 4), torch.zeros(3, 4, dtype=torch.long), torch.zeros(3)])
+def test_features_of_another_type_or_shape_are_refused(features: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"floats \[P, D\]"):
+        FeatureStore(features)

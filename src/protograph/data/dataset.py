@@ -136,19 +136,25 @@ def assemble(
     )
 
 
+def report_bad(pictures: Pictures, skip_bad: bool, progress: Progress) -> None:
+    """Say how many pictures could not be read, or complain if they may not be left out."""
+    if not pictures.errors:
+        return
+    row, error = next(iter(pictures.errors.items()))
+    count = len(pictures.errors)
+    if not skip_bad:
+        more = f" and {count - 1} more" if count > 1 else ""
+        raise InputError(
+            f"picture {pictures.names[row]}{more} cannot be read ({error}): repair or remove it, or go on with --skip-bad"
+        )
+    progress.say(
+        f"left out {count} of {len(pictures.names)} pictures that cannot be read, such as {pictures.names[row]} ({error})"
+    )
+
+
 def without_bad(split: Split, pictures: Pictures, skip_bad: bool, progress: Progress) -> Split:
     """The split without the pictures that could not be read, if those may be left out; every class keeps some for each part."""
-    if pictures.errors:
-        row, error = next(iter(pictures.errors.items()))
-        count = len(pictures.errors)
-        if not skip_bad:
-            more = f" and {count - 1} more" if count > 1 else ""
-            raise InputError(
-                f"picture {pictures.names[row]}{more} cannot be read ({error}): repair or remove it, or go on with --skip-bad"
-            )
-        progress.say(
-            f"left out {count} of {len(pictures.names)} pictures that cannot be read, such as {pictures.names[row]} ({error})"
-        )
+    report_bad(pictures, skip_bad, progress)
     left = split.without(set(pictures.errors))
     for part in PARTS:
         for own, rows in getattr(left, part).items():

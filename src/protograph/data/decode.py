@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000")  # no others: some start programs to be decoded
 MAX_PIXELS = 64_000_000  # a larger picture is a mistake or an attack; a photograph has a third of it
@@ -64,6 +64,8 @@ def work(target: str, first: int, size: int, files: list[str]) -> list[list[Any]
                 content = opened.read()
             pixels[row], width, height, grey = decode(content, size)
             answers.append([None, width, height, grey, hashlib.sha256(content).hexdigest()])
+        except UnidentifiedImageError:
+            answers.append([f"not one of {', '.join(FORMATS)}", 0, 0, False, ""])
         except Exception as error:  # a damaged picture can raise anything
             answers.append([" ".join(str(error).split()) or type(error).__name__, 0, 0, False, ""])
     return answers

@@ -4,15 +4,19 @@ An optional root/split.csv with the columns `class` and `split` says which class
 without it they are divided as `splits.split_freely` states.
 """
 
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
-from protograph.data.dataset import Dataset, assemble, without_bad
+from protograph.data.dataset import Dataset, assemble, report_bad
 from protograph.data.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.reading import find_folders, find_names, read_columns, read_pictures
 from protograph.data.splits import FEWEST_PICTURES, check_assigned, split_freely
 from protograph.data.store import Augmentation
 from protograph.errors import InputError
 from protograph.progress import Progress
+
+T = TypeVar("T")
 
 
 def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
@@ -23,8 +27,9 @@ def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     names = [f"{name}/{file}" for name, own in listed.items() for file in own]
     pictures = read_pictures(root, names, SIZE, NORMALISATION, progress)
     rows = iter(range(len(names)))
-    members = {name: [next(rows) for _ in own] for name, own in listed.items()}
-    split = without_bad(split_freely(members, assigned), pictures, skip_bad, progress)
+    members = {name: [row for row in islice(rows, len(own)) if row not in pictures.errors] for name, own in listed.items()}
+    report_bad(pictures, skip_bad, progress)
+    split = split_freely(_large_enough(members, root, skip_bad, progress), assigned)
     rule = "as split.csv says" if assigned else "drawn by rule; a split.csv with the columns class and split would settle it"
     progress.say(f"{root}: {split.counts()}; {rule}")
     return assemble("folder", split, pictures, Augmentation(pad=8, flip=True), {})
@@ -49,7 +54,7 @@ def _list(root: Path) -> dict[str, list[str]]:
     return listed
 
 
-def _large_enough(listed: dict[str, list[str]], root: Path, skip_bad: bool, progress: Progress) -> dict[str, list[str]]:
+def _large_enough(listed: dict[str, list[T]], root: Path, skip_bad: bool, progress: Progress) -> dict[str, list[T]]:
     small = [name for name, own in listed.items() if len(own) < FEWEST_PICTURES]
     if not small:
         return listed
