@@ -29,6 +29,7 @@ from protograph.training import (
     training_spec,
     training_step,
 )
+from protograph.variants import find_variant
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
@@ -52,13 +53,13 @@ def training_ratio(repeats: int = 15) -> dict[str, float]:
     optimiser = make_optimiser(model, config.recipe)
     spec = training_spec(dataset, config.recipe, config.shots).to(device)
     store = dataset.store.to(device)
+    recipe, variant = config.recipe, find_variant(config.variant)
     steps = iter(range(1_000_000))
 
     def whole() -> None:
         generator = seeded(0, "bench", next(steps), device=device)
-        training_step(model, optimiser, store, dataset.augmentation, spec, config.recipe.episodes, generator)
+        training_step(model, optimiser, store, dataset.augmentation, spec, recipe.episodes, generator, variant)
 
-    recipe = config.recipe
     pictures = recipe.episodes * (recipe.ways * (config.shots + recipe.novel_queries) + recipe.seen_queries)
     bare = make_model(config, dataset).backbone.to(device).train()
     bare.to(memory_format=torch.channels_last)

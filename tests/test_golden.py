@@ -12,6 +12,7 @@ from protograph.data import open_dataset
 from protograph.episodes import fixed_episodes, seeded
 from protograph.evaluation import evaluation_spec, measure
 from protograph.training import configure, learning_rate, make_model, make_optimiser, training_spec, training_step
+from protograph.variants import find_variant
 
 GOLDEN = Path(__file__).with_name("golden.json")
 STEPS = 50
@@ -23,12 +24,13 @@ def fifty_steps() -> dict[str, float]:
     model = make_model(config, dataset)
     optimiser = make_optimiser(model, config.recipe)
     spec = training_spec(dataset, config.recipe, config.shots)
+    variant = find_variant(config.variant)
     losses = []
     for step in range(STEPS):
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config.recipe, step)
         generator = seeded(0, "train", step)
-        losses.append(training_step(model, optimiser, dataset.store, dataset.augmentation, spec, 4, generator).item())
+        losses.append(training_step(model, optimiser, dataset.store, dataset.augmentation, spec, 4, generator, variant).item())
     episodes = fixed_episodes(evaluation_spec(dataset, "validation", 5, 1, 15), 0, 100)
     measures = measure(model, dataset.store, episodes)
     return {

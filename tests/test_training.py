@@ -286,9 +286,7 @@ def stepping(variant: str, toy: Dataset, config: RunConfig) -> tuple[GraphProtot
     model, spec, _ = training.plan(config, toy)
     before = copy.deepcopy(model)
     count = config.recipe.batch if chosen.objective == "classify" else config.recipe.episodes
-    loss = training_step(
-        model, make_optimiser(model, config.recipe), toy.store, plain, spec, count, seeded(0), chosen.objective, chosen.frozen
-    )
+    loss = training_step(model, make_optimiser(model, config.recipe), toy.store, plain, spec, count, seeded(0), chosen)
     drawn = draw(spec, count, seeded(0)) if isinstance(spec, EpisodeSpec) else draw_batch(spec, count, seeded(0))
     return before.train(), loss.item(), drawn
 
@@ -529,7 +527,9 @@ from protograph.data import DATASETS, Source
 # Pictures and tests would take longer than the training.
 train.draw_run = lambda *_: None
 training.evaluate = functools.partial(training.evaluate, episodes=20)
-DATASETS["toy"] = Source(lambda root, progress: make_toy(), "conv4-32", "demo", "noisy patterns")
+DATASETS["toy"] = Source(
+    lambda root, progress, skip_bad: make_toy(), "conv4-32", "demo", "noisy patterns", built_in=True
+)
 app()
 """
 

@@ -87,7 +87,19 @@ DEMO = replace(
     warmup=20,
     validation_episodes=100,
 )
-RECIPES = {recipe.name: recipe for recipe in (PAPER, DEMO)}
+FAST = replace(
+    PAPER,
+    name="fast",
+    epochs=25,
+    steps=360,
+    episodes=32,
+    rate=0.2,
+    drops=(),
+    anneal=True,
+    warmup=300,
+    validation_episodes=600,
+)
+RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, DEMO)}
 # What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A run that
 # starts from another is a second stage, whatever its objective.
 CHANGES: dict[str, dict[str, dict[str, Any]]] = {
@@ -96,6 +108,7 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
         "classify": {"epochs": 60},
         "second stage": {"epochs": 60},
     },
+    "fast": {"few-shot": {"novel_queries": 6, "seen_queries": 0}, "classify": {"batch": 1024}},
     "demo": {"few-shot": {"novel_queries": 6, "seen_queries": 0}},
 }
 _OPTIMISER = {"rate", "drops", "anneal", "warmup", "momentum", "nesterov", "weight_decay", "decay_scalars"}
@@ -138,6 +151,7 @@ class RunConfig:
     """Everything that decides a run's numbers: two runs with the same configuration end alike.
 
     fingerprint, relation_digests: what the dataset and each relation contained
+    precision: of the backbone in training and selection, float32 or bfloat16
     start: of the run it started from, where its variant starts from one; not known before that run is trained
     """
 
@@ -152,6 +166,7 @@ class RunConfig:
     plugins: tuple[str, ...] = ()
     relation_digests: tuple[str, ...] = ()
     start: str = ""
+    precision: str = "float32"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""

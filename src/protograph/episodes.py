@@ -11,6 +11,7 @@ Guarantees, each a property test:
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -102,6 +103,12 @@ class Episodes:
         occurring: Tensor = torch.unique(torch.cat([self.support.flatten(), self.queries.flatten()]))
         return occurring
 
+    @cached_property
+    def compact(self) -> tuple[Tensor, "Episodes"]:
+        """Every picture that occurs, and the same episodes by places among these: features are computed of no others."""
+        pictures = self.pictures()
+        return pictures, self.among(pictures)
+
     def among(self, pictures: Tensor) -> "Episodes":
         """The same episodes, each picture index replaced by its place in `pictures` (ascending)."""
         support, queries = (torch.searchsorted(pictures, indices) for indices in (self.support, self.queries))
@@ -117,8 +124,17 @@ _TENSORS = ("classes", "support", "mask", "queries", "targets")
 
 def seeded(seed: int, *path: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator of its own for every (seed, path), such as (seed, "train", step)."""
+    return torch.Generator(device).manual_seed(_number(seed, *path))
+
+
+def step_seed(seed: int, step: int) -> int:
+    """What a training step's generator is seeded with."""
+    return _number(seed, "train", step)
+
+
+def _number(seed: int, *path: int | str) -> int:
     digest = blake2b(repr((seed, *path)).encode(), digest_size=8).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)
+    return int.from_bytes(digest, "big") >> 1
 
 
 def sample(spec: EpisodeSpec, seed: int, index: int) -> Episodes:

@@ -103,7 +103,7 @@ def extract(
 def class_means(model: GraphPrototypeNetwork, store: Store, pool: Pool) -> Tensor:
     """Mean feature [C, D] of all pictures of each class of a pool."""
     pictures = pool.pictures[pool.pictures >= 0]  # class by class
-    features = extract(model, store, pictures.to(store.pixels.device))
+    features = extract(model, store, pictures.to(store.device))
     return torch.stack([of_class.mean(0) for of_class in torch.split(features, pool.counts.tolist())])
 
 
@@ -154,9 +154,9 @@ def nearness(model: GraphPrototypeNetwork, dataset: Dataset, shots: int, ways: i
 
 def measure(model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None) -> Measures:
     """The six measures of a model on given episodes; the store lies on the model's device."""
-    pictures = episodes.pictures()
+    pictures, placed = episodes.compact
     features = extract(model, store, pictures.to(store.device), progress)
-    return summarise(run_episodes(model, features, episodes.among(pictures)))
+    return summarise(run_episodes(model, features, placed))
 
 
 def evaluate(

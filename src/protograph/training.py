@@ -18,19 +18,24 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protograph.config import Recipe, RunConfig, recipe_for, unused
-from protograph.data import DATASETS, OWN, Augmentation, Dataset, Pool, Store
-from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, seeded
+from protograph.data import DATASETS, OWN, Augmentation, Dataset, ImageStore, Pool, Store
+from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
 from protograph.files import write_json
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Progress, Silent
 from protograph.relations import RelationSpec, canonical, checked, open_relations
+from protograph.repeat import Repeated
 from protograph.runs import Checkpoint, Run
 from protograph.variants import Variant, build, find_variant
 
 VALIDATION_SEED = 20_180_618
 SAVE_EVERY = 60.0  # seconds between checkpoints inside an epoch
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+Embed = Callable[..., list[Tensor]]  # groups of picture indices [...] -> features [..., D] of each
+Head = Callable[..., Tensor]  # support, mask, queries, classes, seen -> joint logits [E, Q, V]
 
 
 def train(
@@ -53,6 +58,7 @@ def train(
     config = begin(model, config, None if start is None else Path(start))
     model.to(device)
     model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.precision = PRECISIONS[config.precision]
     spec = spec.to(device)
     validation = fixed_episodes(validation_spec, VALIDATION_SEED, recipe.validation_episodes)
     optimiser = make_optimiser(model, recipe)
@@ -61,6 +67,7 @@ def train(
         return run.measures
 
     keep_freed_memory()
+    torch.backends.cudnn.benchmark = device.type == "cuda"  # shapes are fixed: let it find the fastest convolutions
     state = restore(run, model, optimiser) or Checkpoint(tensors={})
     store = dataset.store.to(device)
     loss_sum = state.tensors.get("progress.loss_sum", torch.zeros((), dtype=torch.float64)).to(device)
@@ -68,18 +75,22 @@ def train(
     last_step = recipe.epochs * recipe.steps
     best = state.part("best.")
 
+    capture = device.type == "cuda" and can_be_captured(model, store, spec)
+    head = torch.compile(model.forward, dynamic=False) if capture else model.forward
+
+    def step_from(generator: torch.Generator) -> None:
+        count = recipe.batch if variant.objective == "classify" else recipe.episodes
+        loss_sum.add_(training_step(model, optimiser, store, dataset.augmentation, spec, count, generator, variant, head))
+
+    one_step = Repeated(step_from, device, capture)
+
     with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
         for step in range(state.step, state.step if out_of_patience(recipe, state) else last_step):
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate(recipe, step)
             if variant.objective == "none":
                 set_parameters(model, variant.candidates[step])
             else:
-                count = recipe.batch if variant.objective == "classify" else recipe.episodes
-                generator = seeded(config.seed, "train", step, device=device)
-                loss_sum += training_step(
-                    model, optimiser, store, dataset.augmentation, spec, count, generator, variant.objective, variant.frozen
-                )
+                set_rate(optimiser, learning_rate(recipe, step))
+                one_step(step_seed(config.seed, step))
             advance(1)
 
             state.step = step + 1
@@ -124,57 +135,59 @@ def training_step(
     spec: EpisodeSpec | Pool,
     count: int,
     generator: torch.Generator,
-    objective: str = "joint",
-    frozen: Sequence[str] = (),
+    variant: Variant,
+    head: Head | None = None,
 ) -> Tensor:
-    """Draw `count` episodes (or single pictures), and go one step down the gradient of the objective; the loss."""
+    """Draw `count` episodes (or single pictures), and go one step down the gradient of the variant's objective; the loss.
+
+    head: what computes the model's joint logits, if not the model as it is
+    """
     model.train()
     for part, module in model.named_children():
-        if part in frozen:
+        if part in variant.frozen:
             module.eval()
 
-    def embed(indices: Tensor) -> Tensor:
-        return model.embed(store.gather(indices.flatten(), augmentation, generator)).view(*indices.shape, -1)
+    def embed(*groups: Tensor) -> list[Tensor]:
+        sizes = [indices.numel() for indices in groups]
+        pictures = store.gather(torch.cat([indices.flatten() for indices in groups]), augmentation, generator)
+        features = torch.split(model.embed(pictures, sizes), sizes)
+        return [own.view(*indices.shape, -1) for own, indices in zip(features, groups, strict=True)]
 
     drawn = draw(spec, count, generator) if isinstance(spec, EpisodeSpec) else draw_batch(spec, count, generator)
-    loss = LOSSES[objective](model, drawn, embed)
+    loss = LOSSES[variant.objective](model, drawn, embed, head or model.forward)
     optimiser.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     optimiser.step()
     return loss.detach()
 
 
-Embed = Callable[[Tensor], Tensor]  # picture indices [...] -> features [..., D]
-
-
-def joint_loss(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed) -> Tensor:
+def joint_loss(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed, head: Head) -> Tensor:
     """Cross-entropy in the joint label space."""
-    return cross_entropy(episode_logits(model, episodes, embed).flatten(0, 1), episodes.targets.flatten())
+    return cross_entropy(episode_logits(episodes, embed, head).flatten(0, 1), episodes.targets.flatten())
 
 
-def few_shot_loss(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed) -> Tensor:
+def few_shot_loss(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed, head: Head) -> Tensor:
     """Cross-entropy among the episodes' novel classes, of which all queries are."""
-    logits = episode_logits(model, episodes, embed)[..., episodes.seen :]
+    logits = episode_logits(episodes, embed, head)[..., episodes.seen :]
     return cross_entropy(logits.flatten(0, 1), (episodes.targets - episodes.seen).flatten())
 
 
-def classification_loss(model: GraphPrototypeNetwork, batch: Batch, embed: Embed) -> Tensor:
+def classification_loss(model: GraphPrototypeNetwork, batch: Batch, embed: Embed, head: Head) -> Tensor:
     """Cross-entropy of single pictures among all seen classes."""
-    return cross_entropy(model.seen_logits(embed(batch.pictures)), batch.targets)
+    return cross_entropy(model.seen_logits(embed(batch.pictures)[0]), batch.targets)
 
 
-LOSSES: dict[str, Callable[[GraphPrototypeNetwork, Any, Embed], Tensor]] = {
+LOSSES: dict[str, Callable[[GraphPrototypeNetwork, Any, Embed, Head], Tensor]] = {
     "joint": joint_loss,
     "few-shot": few_shot_loss,
     "classify": classification_loss,
 }
 
 
-def episode_logits(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed) -> Tensor:
-    """Joint logits [E, Q, V]. Two passes through the backbone, so that batch norm sees support and queries apart."""
-    support, queries = embed(episodes.support), embed(episodes.queries)
-    logits: Tensor = model(support, episodes.mask, queries, episodes.classes, episodes.seen)
-    return logits
+def episode_logits(episodes: Episodes, embed: Embed, head: Head) -> Tensor:
+    """Joint logits [E, Q, V]. Support and queries pass the backbone together, but batch norm sees them apart."""
+    support, queries = embed(episodes.support, episodes.queries)
+    return head(support, episodes.mask, queries, episodes.classes, episodes.seen)
 
 
 def set_parameters(model: GraphPrototypeNetwork, values: Mapping[str, Any]) -> None:
@@ -236,8 +249,11 @@ def configure(
     relations: Sequence[str] | None = None,
     changes: Mapping[str, Any] | None = None,
     plugins: Sequence[str] = (),
+    precision: str = "float32",
 ) -> RunConfig:
     """A complete configuration; what is not given takes the dataset's own default. `changes` are made to the recipe."""
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
     source, changes = DATASETS.get(dataset.name, OWN), changes or {}
     chosen = find_variant(variant)
     if chosen.objective == "classify" and shots != 1:
@@ -264,6 +280,7 @@ def configure(
         fingerprint=dataset.fingerprint,
         plugins=tuple(plugins),
         relation_digests=tuple(digest(name) for name in named) if needed else (),
+        precision=precision,
     )
 
 
@@ -303,17 +320,31 @@ def find_similarities(variant: Variant, dataset: Dataset, names: Sequence[str]) 
 
 
 def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
-    """SGD over all parameters; vectors and scalars escape weight decay only where the recipe says so."""
+    """SGD over all parameters; vectors and scalars escape weight decay only where the recipe says so.
+
+    On a GPU the rate is a tensor there, so that a recorded step follows it.
+    """
+    device = next(model.parameters()).device
     free = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1 and not recipe.decay_scalars]
     decayed = [p for p in model.parameters() if p.requires_grad and (p.ndim > 1 or recipe.decay_scalars)]
     groups: list[dict[str, Any]] = [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
     return torch.optim.SGD(
         [group for group in groups if group["params"]],
-        lr=recipe.rate,
+        lr=torch.tensor(recipe.rate, device=device) if device.type == "cuda" else recipe.rate,
         momentum=recipe.momentum,
         nesterov=recipe.nesterov,
         weight_decay=recipe.weight_decay,
+        fused=device.type == "cuda",
     )
+
+
+def set_rate(optimiser: torch.optim.SGD, rate: float) -> None:
+    """Let all parameters learn at this rate."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
@@ -399,6 +430,18 @@ def conclude(run: Run, model: GraphPrototypeNetwork, dataset: Dataset, state: Ch
     run.write_history(state)
     write_json(run.folder / "measures.json", result)
     return result
+
+
+def can_be_captured(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpec | Pool) -> bool:
+    """Whether a step on a GPU never has to ask the host: pictures resident, sizes fixed."""
+    sparse = any(buffer.layout != torch.strided for buffer in model.buffers())
+    resident = not isinstance(store, ImageStore) or store.pixels.is_cuda
+    return resident and not sparse and not (isinstance(spec, EpisodeSpec) and spec.scarce)
+
+
+def best_precision(device: torch.device) -> str:
+    """What suits a device: bfloat16 in the backbone where it is fast, float32 otherwise."""
+    return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 
 def best_device() -> torch.device:

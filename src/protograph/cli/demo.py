@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
-from protograph.cli.options import AsJson, Device
+from protograph.cli.options import AsJson, Device, find_device
 from protograph.cli.train import run_start, run_training, trained_model
 from protograph.data import open_dataset
 from protograph.evaluation import nearness
 from protograph.figures import draw_curves
 from protograph.runs import Run
-from protograph.training import configure, configure_start
+from protograph.training import best_precision, configure, configure_start
 from protograph.variants import find_variant
 
 VARIANTS = ("aux-only", "gcgpn-aux")
@@ -37,13 +37,14 @@ def demo_command(
     """
     progress = ShownProgress(quiet=as_json)
     dataset = open_dataset("letters", progress=progress)
+    precision = best_precision(find_device(device))
     results: dict[str, dict[str, Any]] = {}
     histories = {}
     for variant in ALL if everything else VARIANTS:
         folder, start = out / variant, None
-        config = configure(dataset, variant, shots=1, seed=seed)
+        config = configure(dataset, variant, shots=1, seed=seed, precision=precision)
         if after := find_variant(variant).after:
-            first = configure_start(dataset, variant, seed=seed)
+            first = configure_start(dataset, variant, seed=seed, precision=precision)
             start = run_start(first, out / after, config, dataset, folder, device, progress)
         results[variant] = run_training(config, dataset, folder, device, progress, start)
         histories[variant] = Run.open(folder).history

@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
-from protograph.cli.options import AsJson, Device, Root, find_device, load_plugins
+from protograph.cli.options import AsJson, Device, Precision, Root, find_device, find_precision, load_plugins
 from protograph.data import open_dataset
 from protograph.errors import InputError, unknown
 from protograph.evaluation import evaluate
 from protograph.runs import Run
+from protograph.training import PRECISIONS, load_weights, make_model
 from protograph.training import as_json as measures_as_json
-from protograph.training import load_weights, make_model
 
 
 @reported
@@ -26,12 +26,15 @@ def evaluate_command(
     split: Annotated[str, typer.Option(help="test or validation.")] = "test",
     epoch: Annotated[str, typer.Option(help="Weights of the best or the last epoch.")] = "best",
     device: Device = "auto",
+    precision: Precision = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure a trained run: six accuracies with 95 % intervals over fixed episodes."""
     for kind, value, known in (("split", split, ("test", "validation")), ("epoch", epoch, ("best", "last"))):
         if value not in known:
             raise unknown(kind, value, known)
+    place = find_device(device)
+    chosen = find_precision(precision, place)
     opened = Run.open(run)
     config = opened.config
     load_plugins(config.plugins)
@@ -44,12 +47,13 @@ def evaluate_command(
         )
     model = make_model(config, data)
     load_weights(model, opened.weights(epoch), opened)
+    model.precision = PRECISIONS[chosen]
     shots = config.shots if shots is None else shots
     ways = config.recipe.ways if ways is None else ways
     queries = config.recipe.test_queries if queries is None else queries
     measures = measures_as_json(
         evaluate(
-            model.to(find_device(device)),
+            model.to(place),
             data,
             split,
             shots,

@@ -7,8 +7,8 @@ from typing import Annotated
 import torch
 import typer
 
-from protograph.errors import InputError
-from protograph.training import best_device
+from protograph.errors import InputError, unknown
+from protograph.training import PRECISIONS, best_device, best_precision
 
 Root = Annotated[
     Path | None,
@@ -20,6 +20,10 @@ SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out pictures that cannot be read, and say how many, instead of stopping.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes the GPU if there is one.")]
+Precision = Annotated[
+    str,
+    typer.Option(help="Of the backbone: auto, float32 or bfloat16; auto takes bfloat16 on GPUs that have it."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 Plugins = Annotated[
     list[Path] | None,
@@ -37,6 +41,13 @@ def find_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device '{name}' cannot be used here: use auto or cpu") from error
     return device
+
+
+def find_precision(name: str, device: torch.device) -> str:
+    """A precision by the name a user gives."""
+    if name not in ("auto", *PRECISIONS):
+        raise unknown("precision", name, ("auto", *PRECISIONS))
+    return best_precision(device) if name == "auto" else name
 
 
 def load_plugins(paths: list[Path] | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
-from protograph.cli.options import AsJson, Device, Plugins, Root, SkipBad, find_device, load_plugins
+from protograph.cli.options import AsJson, Device, Plugins, Precision, Root, SkipBad, find_device, find_precision, load_plugins
 from protograph.config import RECIPES, RunConfig, read_toml
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
@@ -71,6 +71,7 @@ def train_command(
     plugin: Plugins = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",
+    precision: Precision = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Train a model and test it.
@@ -88,10 +89,11 @@ def train_command(
     data = open_dataset(settings.pop("dataset", "letters"), root, progress, skip_bad)
     folder, begun = settings.pop("out", None), settings.pop("start", None)
     chosen = settings.pop("variant", "gcgpn-aux")
+    settings["precision"] = find_precision(precision, find_device(device))
     resolved = configure(data, chosen, changes=changes, plugins=plugins, **settings)
     folder, begun = Path(folder) if folder else default_folder(resolved), Path(begun) if begun else None
     if find_variant(chosen).after:
-        shared = {name: value for name, value in settings.items() if name in ("seed", "recipe", "backbone")}
+        shared = {name: value for name, value in settings.items() if name in ("seed", "recipe", "backbone", "precision")}
         first = configure_start(data, chosen, changes, plugins=plugins, **shared)
         begun = run_start(first, begun, resolved, data, folder, device, progress)
     result = run_training(resolved, data, folder, device, progress, begun)

@@ -4,6 +4,7 @@ Shapes: P pictures, C channels, H x W pixels, D features.
 """
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -55,6 +56,7 @@ class Store(Protocol):
 
 
 ROOM = 0.8  # share of a device's free memory that pictures may take
+TRITON = find_spec("triton") is not None  # comes with PyTorch where that is built for GPUs
 
 
 class ImageStore:
@@ -103,25 +105,32 @@ class ImageStore:
         With an `augmentation`, each is cropped and flipped at random from `generator`.
         """
         if augmentation is None or augmentation == Augmentation():
-            picked = self._pick(indices)
-        else:
-            picked = self._augmented(indices, augmentation, generator)
+            return self._normalised(self._pick(indices))
+        count, pad, device = len(indices), augmentation.pad, self.device
+        offsets = torch.randint(0, 2 * pad + 1, (2, count), device=device, generator=generator) - pad
+        flips = torch.zeros(count, dtype=torch.bool, device=device)
+        if augmentation.flip:
+            flips = torch.randint(0, 2, (count,), device=device, generator=generator).bool()
+        if self.pixels.is_cuda and TRITON:
+            from protograph.data.crop import crop
+
+            return crop(self.pixels, indices, offsets, flips, self._scale.flatten(), self._shift.flatten())
+        return self._normalised(self._cropped(indices, offsets, flips))
+
+    def _normalised(self, picked: Tensor) -> Tensor:
         floats = picked.to(torch.float32, memory_format=torch.channels_last)
         return floats.mul_(self._scale).add_(self._shift)
 
-    def _augmented(self, indices: Tensor, augmentation: Augmentation, generator: torch.Generator | None) -> Tensor:
+    def _cropped(self, indices: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
         """Crop and flip as index arithmetic: one gather, no loop over pictures.
 
         The padding is black in pixels, as if the picture had been padded before it was normalised.
         """
-        count, device, pad = len(indices), indices.device, augmentation.pad
+        count, device = len(indices), self.device
         channels, height, width = self.picture_shape
-        draw = torch.randint(0, 2 * pad + 1, (2, count, 1), device=device, generator=generator) - pad
-        rows = torch.arange(height, device=device) + draw[0]  # [n, H]
-        columns = torch.arange(width, device=device) + draw[1]  # [n, W]
-        if augmentation.flip:
-            flip = torch.randint(0, 2, (count, 1), device=device, generator=generator).bool()
-            columns = torch.where(flip, columns.flip(1), columns)
+        rows = torch.arange(height, device=device) + offsets[0][:, None]  # [n, H]
+        columns = torch.arange(width, device=device).expand(count, -1)
+        columns = torch.where(flips[:, None], columns.flip(1), columns) + offsets[1][:, None]  # [n, W]
         inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
         pixel = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
         flat = self._pick(indices).view(count, channels, height * width)

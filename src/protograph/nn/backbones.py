@@ -1,11 +1,12 @@
 """Pictures [n, C, H, W] -> features [n, D]."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from protograph.data.store import TRITON
 from protograph.errors import unknown
 
 
@@ -32,10 +33,27 @@ class Conv4(nn.Module):
             self.blocks.append(nn.Sequential(conv, nn.BatchNorm2d(width), relu, nn.MaxPool2d(2)))
             channels = width
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """[n, C, H, W] -> [n, D]."""
-        features: Tensor = self.blocks(pictures)
+    def forward(self, pictures: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """[n, C, H, W] -> [n, D]; in training batch norm sees each of the `parts` of the n pictures apart."""
+        features = pictures
+        for block in self.blocks:
+            features = conv_block(block, features, parts or (len(pictures),))  # type: ignore[arg-type]
         return features.flatten(1)
+
+
+def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Tensor:
+    """Convolution, batch norm apart for each part, ReLU or not, and pooling; what can be is one function on a GPU."""
+    conv, norm, relu, pool = block
+    outputs: Tensor = conv(inputs)
+    if not norm.training:
+        return pool(relu(norm(outputs)))  # type: ignore[no-any-return]
+    channels = outputs.shape[1]
+    if outputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0:
+        from protograph.nn.fused import norm_relu_pool
+
+        return norm_relu_pool(outputs, norm, isinstance(relu, nn.ReLU), parts)  # type: ignore[arg-type]
+    apart = [norm(part) for part in torch.split(outputs, list(parts))]
+    return pool(relu(torch.cat(apart) if len(apart) > 1 else apart[0]))  # type: ignore[no-any-return]
 
 
 class ResNet12(nn.Module):

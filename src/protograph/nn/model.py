@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from protograph.nn.backbones import Conv4
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.graph import GraphBlock
 from protograph.nn.operators import Context, Operator, Weights, over_shots
@@ -51,11 +52,22 @@ class GraphPrototypeNetwork(nn.Module):
         self.graph = graph
         self.classifier = classifier or CosineClassifier()
         self.normalise_support, self.normalise_seen = normalise_support, normalise_seen
+        self.precision = torch.float32  # of the backbone; everything behind it is at least that
 
-    def embed(self, pictures: Tensor) -> Tensor:
-        """Features [n, D] of pictures [n, C, H, W]."""
-        features: Tensor = self.backbone(pictures)
-        return features
+    def embed(self, pictures: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """Features [n, D] of pictures [n, C, H, W], as float32 or wider whatever the backbone's precision.
+
+        In training, batch norm sees each of the `parts` of the n pictures apart.
+        """
+        half = self.precision != torch.float32
+        with torch.autocast(pictures.device.type, self.precision, enabled=half):
+            if parts is None or len(parts) == 1 or not self.backbone.training:
+                features: Tensor = self.backbone(pictures)
+            elif isinstance(self.backbone, Conv4):
+                features = self.backbone(pictures, parts)
+            else:
+                features = torch.cat([self.backbone(part) for part in torch.split(pictures, list(parts))])
+        return features.float() if half else features
 
     def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int) -> Context:
         """The initial joint prototypes of episodes and what they came from.
