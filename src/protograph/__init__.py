@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 from protograph.config import RECIPES, Recipe, RunConfig
-from protograph.data import Dataset, ImageStore, Pool, open_dataset
+from protograph.data import Dataset, FeatureStore, ImageStore, Pool, from_items, open_dataset
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, sample
 from protograph.errors import InputError
 from protograph.evaluation import Measure, evaluate
@@ -12,14 +12,64 @@ from protograph.nn.classify import CosineClassifier, SquaredDistance
 from protograph.nn.graph import GraphBlock, GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context, Operator, Similarity, Softmax, Weights
-from protograph.relations import MatrixRelation, Relation, UnicodeRelation
+from protograph.relations import (
+    AttributeRelation,
+    EdgeRelation,
+    EmbeddingRelation,
+    MatrixRelation,
+    Relation,
+    SentenceRelation,
+    UnicodeRelation,
+    WordNetRelation,
+)
 from protograph.training import configure, train
 from protograph.variants import AUX, VARIANTS, Op, Variant, build, find_variant, register_operator, register_variant
 
 __all__ = [
-    "AUX", "RECIPES", "VARIANTS", "Context", "Conv4", "CosineClassifier", "Dataset", "EpisodeSpec", "Episodes", "GraphBlock",
-    "GraphLayer", "GraphPrototypeNetwork", "ImageStore", "InputError", "MatrixRelation", "Measure", "Op", "Operator", "Pool",
-    "Recipe", "Relation", "ResNet12", "RunConfig", "Similarity", "Softmax", "SquaredDistance", "UnicodeRelation", "Variant",
-    "Weights", "build", "configure", "evaluate", "find_variant", "fixed_episodes", "open_dataset",
-    "register_operator", "register_variant", "sample", "train",
-]  # fmt: skip
+    "AUX",
+    "RECIPES",
+    "VARIANTS",
+    "AttributeRelation",
+    "Context",
+    "Conv4",
+    "CosineClassifier",
+    "Dataset",
+    "EdgeRelation",
+    "EmbeddingRelation",
+    "EpisodeSpec",
+    "Episodes",
+    "FeatureStore",
+    "GraphBlock",
+    "GraphLayer",
+    "GraphPrototypeNetwork",
+    "ImageStore",
+    "InputError",
+    "MatrixRelation",
+    "Measure",
+    "Op",
+    "Operator",
+    "Pool",
+    "Recipe",
+    "Relation",
+    "ResNet12",
+    "RunConfig",
+    "SentenceRelation",
+    "Similarity",
+    "Softmax",
+    "SquaredDistance",
+    "UnicodeRelation",
+    "Variant",
+    "Weights",
+    "WordNetRelation",
+    "build",
+    "configure",
+    "evaluate",
+    "find_variant",
+    "fixed_episodes",
+    "from_items",
+    "open_dataset",
+    "register_operator",
+    "register_variant",
+    "sample",
+    "train",
+]

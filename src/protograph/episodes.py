@@ -33,6 +33,7 @@ class EpisodeSpec:
     ways, shots:    N and K; with `fewest_shots` below K, each novel class gets between that many and K examples
     novel_queries:  queries of each novel class
     seen_queries:   of all seen classes together (scheme "total") or of each of them (scheme "per-class")
+    names:          of the classes by id, for messages
     """
 
     seen: Pool
@@ -43,6 +44,7 @@ class EpisodeSpec:
     seen_queries: int
     scheme: QueryScheme = "total"
     fewest_shots: int | None = None
+    names: tuple[str, ...] = ()
     scarce: bool = field(init=False)  # one class alone could not answer all seen queries
 
     def __post_init__(self) -> None:
@@ -57,7 +59,8 @@ class EpisodeSpec:
             class_id = int(source.classes[source.counts.argmin()])
             raise InputError(
                 f"{self.shots} shots + {self.novel_queries} queries need {needed} pictures of every {kind} class, "
-                f"but class {class_id} has {fewest}: use fewer shots or queries"
+                f"but class '{self.names[class_id] if self.names else class_id}' has {fewest}: use fewer shots (--shots) or "
+                "queries (--set test_queries=N, novel_queries=N)"
             )
         fewest = int(self.seen.counts.min())
         if self.scheme == "per-class" and self.seen_queries > fewest:

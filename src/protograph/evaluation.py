@@ -83,7 +83,7 @@ def evaluation_spec(
 ) -> EpisodeSpec:
     """Episodes of a held-out split: all seen classes and `ways` novel ones, as many seen queries as novel ones."""
     seen, novel = dataset.held_out(split)
-    return EpisodeSpec(seen, novel, ways, shots, queries, ways * queries, fewest_shots=fewest_shots)
+    return EpisodeSpec(seen, novel, ways, shots, queries, ways * queries, fewest_shots=fewest_shots, names=dataset.classes)
 
 
 @torch.inference_mode()

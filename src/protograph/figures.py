@@ -22,7 +22,7 @@ from protograph.episodes import Episodes, sample
 from protograph.evaluation import EVALUATION_SEED, evaluation_spec, extract
 from protograph.files import write_atomically
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.nn.operators import Context
+from protograph.nn.operators import Context, Operator
 from protograph.runs import Run
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers, and in grey
@@ -97,39 +97,44 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
 def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, strongest: int = 10) -> None:
     """The learned operator of one test episode: the whole matrix, and what the novel classes take from which classes.
 
-    Of several relations the first is shown. No picture where the variant has no operator between classes.
+    One row for each operator between classes; no picture where the variant has none.
     """
     episode, context = _test_episode(model, dataset, config)
-    labels = [label for operator in model.operators for label in operator.labels]  # type: ignore[union-attr]
     classes = episode.classes.shape[1]
-    related = [
-        (label, weights.dense(classes))
-        for label, weights in zip(labels, model.weights(context), strict=True)
-        if not label.startswith("identity")
-    ]
+    related: dict[str, Tensor] = {}
+    for operator in model.operators:
+        assert isinstance(operator, Operator)
+        first, *others = operator.labels
+        label = first.rpartition("-")[0] if others else first  # split into blocks, it has a label for each
+        if not label.startswith("identity"):
+            parts = [weights.dense(classes).reshape(-1, classes, classes)[0] for weights in operator.weights(context)]
+            related[label] = torch.stack(parts).sum(0)
     if not related:
         return
-    label = related[0][0].split("-")[0]
-    matrix = sum(
-        (weights.reshape(-1, classes, classes)[0] for name, weights in related if name.split("-")[0] == label), torch.zeros(())
+    figure, grid = plt.subplots(
+        len(related), 2, figsize=(11, 4.6 * len(related)), layout="constrained", width_ratios=(1, 1.15), squeeze=False
     )
-    assert isinstance(matrix, Tensor)
-    order = _side_by_side(matrix, episode.seen)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", width_ratios=(1, 1.15))
+    for (left, right), (label, matrix) in zip(grid, related.items(), strict=True):
+        _draw_matrix(left, matrix, episode.seen, f"operator '{label}', similar classes side by side (large values clipped)")
+        _draw_strongest(right, matrix, episode, dataset, strongest)
+    _save(figure, path)
+
+
+def _draw_matrix(axes: Axes, matrix: Tensor, seen: int, title: str) -> None:
+    """An operator with the lines between seen and novel classes."""
+    classes = len(matrix)
+    order = _side_by_side(matrix, seen)
     ordered = matrix[order][:, order]
     off_diagonal = ordered[~torch.eye(classes, dtype=torch.bool)]
-    image = left.imshow(
-        ordered.numpy(), cmap="viridis", vmin=0, vmax=float(off_diagonal.quantile(0.995)), interpolation="nearest"
-    )
-    left.axhline(episode.seen - 0.5, color="white", linewidth=0.8)
-    left.axvline(episode.seen - 0.5, color="white", linewidth=0.8)
-    middle, end = episode.seen / 2, episode.seen + (classes - episode.seen) / 2
-    left.set_xticks([middle, end], [f"{episode.seen} seen", "novel"])
-    left.set_yticks([middle, end], ["seen", "novel"], rotation=90, va="center")
-    left.set_title(f"operator '{label}', similar classes side by side (large values clipped)", fontsize=9)
-    figure.colorbar(image, ax=left, shrink=0.8)
-    _draw_strongest(right, matrix, episode, dataset, strongest)
-    _save(figure, path)
+    highest = float(off_diagonal.quantile(0.995))
+    image = axes.imshow(ordered.numpy(), cmap="viridis", vmin=0, vmax=highest, interpolation="nearest")
+    axes.axhline(seen - 0.5, color="white", linewidth=0.8)
+    axes.axvline(seen - 0.5, color="white", linewidth=0.8)
+    middle, end = seen / 2, seen + (classes - seen) / 2
+    axes.set_xticks([middle, end], [f"{seen} seen", "novel"])
+    axes.set_yticks([middle, end], ["seen", "novel"], rotation=90, va="center")
+    axes.set_title(title, fontsize=9)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 
 def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Dataset, strongest: int) -> None:

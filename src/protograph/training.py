@@ -24,9 +24,10 @@ from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
 from protograph.files import write_json
 from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.operators import SideInformation
 from protograph.progress import Progress, Silent
 from protograph.relations import RelationSpec, canonical, checked, open_relations
-from protograph.repeat import Repeated
+from protograph.repeat import WARM_UP, Repeated
 from protograph.runs import Checkpoint, Run
 from protograph.variants import Variant, build, find_variant
 
@@ -67,22 +68,16 @@ def train(
         return run.measures
 
     keep_freed_memory()
-    torch.backends.cudnn.benchmark = device.type == "cuda"  # shapes are fixed: let it find the fastest convolutions
     state = restore(run, model, optimiser) or Checkpoint(tensors={})
     store = dataset.store.to(device)
     loss_sum = state.tensors.get("progress.loss_sum", torch.zeros((), dtype=torch.float64)).to(device)
-    began, saved = time.monotonic() - state.seconds, time.monotonic()
+    started = saved = time.monotonic()
+    began, setup_seconds = started - state.seconds, 0.0
     last_step = recipe.epochs * recipe.steps
     best = state.part("best.")
 
-    capture = device.type == "cuda" and can_be_captured(model, store, spec)
-    head = torch.compile(model.forward, dynamic=False) if capture else model.forward
-
-    def step_from(generator: torch.Generator) -> None:
-        count = recipe.batch if variant.objective == "classify" else recipe.episodes
-        loss_sum.add_(training_step(model, optimiser, store, dataset.augmentation, spec, count, generator, variant, head))
-
-    one_step = Repeated(step_from, device, capture)
+    count = recipe.batch if variant.objective == "classify" else recipe.episodes
+    one_step = repeated_step(model, optimiser, store, dataset.augmentation, spec, count, variant, loss_sum)
 
     with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
         for step in range(state.step, state.step if out_of_patience(recipe, state) else last_step):
@@ -91,6 +86,9 @@ def train(
             else:
                 set_rate(optimiser, learning_rate(recipe, step))
                 one_step(step_seed(config.seed, step))
+                if one_step.calls == (WARM_UP + 1 if one_step.capture else 1):  # the first that costs what all others will
+                    loss_sum.item()  # waits for it
+                    setup_seconds = time.monotonic() - started
             advance(1)
 
             state.step = step + 1
@@ -119,12 +117,37 @@ def train(
             if ends and out_of_patience(recipe, state):
                 progress.say(f"stopped: no better validation {label} for {recipe.patience} epochs")
                 break
-    return conclude(run, model, dataset, state, progress)
+    return conclude(run, model, dataset, state, setup_seconds, progress)
 
 
 def out_of_patience(recipe: Recipe, state: Checkpoint) -> bool:
     """Whether the last `patience` epochs brought no better validation."""
     return bool(recipe.patience) and len(state.history) - state.best_epoch >= recipe.patience
+
+
+def repeated_step(
+    model: GraphPrototypeNetwork,
+    optimiser: torch.optim.Optimizer,
+    store: Store,
+    augmentation: Augmentation,
+    spec: EpisodeSpec | Pool,
+    count: int,
+    variant: Variant,
+    loss_sum: Tensor,
+) -> Repeated:
+    """`training_step` as training repeats it, from a seed for each, on the store's device; losses are added to `loss_sum`.
+
+    On a GPU the head is compiled and the whole step recorded, where they can be.
+    """
+    device = store.device
+    torch.backends.cudnn.benchmark = device.type == "cuda"  # shapes are fixed: let it find the fastest convolutions
+    capture = device.type == "cuda" and can_be_captured(model, store, spec)
+    head = torch.compile(model.forward, dynamic=False) if capture else model.forward
+
+    def step_from(generator: torch.Generator) -> None:
+        loss_sum.add_(training_step(model, optimiser, store, augmentation, spec, count, generator, variant, head))
+
+    return Repeated(step_from, device, capture)
 
 
 def training_step(
@@ -296,7 +319,8 @@ def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str =
     """Episodes in which some of the seen classes act as novel or, where the objective knows none, the training pictures."""
     if objective in ("joint", "few-shot"):
         seen_queries = recipe.seen_queries if objective == "joint" else 0
-        return EpisodeSpec(dataset.train, None, recipe.ways, shots, recipe.novel_queries, seen_queries, recipe.scheme)
+        queries = recipe.novel_queries, seen_queries
+        return EpisodeSpec(dataset.train, None, recipe.ways, shots, *queries, recipe.scheme, names=dataset.classes)
     if int(dataset.train.counts.min()) < 1:
         bare = dataset.classes[int(dataset.train.classes[dataset.train.counts.argmin()])]
         raise InputError(f"class '{bare}' has no training picture: give it one, or leave it out")
@@ -406,8 +430,13 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], run: Run) -> None
         raise InputError(f"the checkpoint in {run.folder} does not fit its configuration: remove the folder") from error
 
 
-def conclude(run: Run, model: GraphPrototypeNetwork, dataset: Dataset, state: Checkpoint, progress: Progress) -> dict[str, Any]:
-    """Test the best and the last epoch and write the final measures."""
+def conclude(
+    run: Run, model: GraphPrototypeNetwork, dataset: Dataset, state: Checkpoint, setup_seconds: float, progress: Progress
+) -> dict[str, Any]:
+    """Test the best and the last epoch and write the final measures.
+
+    setup_seconds: what this start took, of all training seconds, until its first step of the usual cost had run
+    """
     config, recipe = run.config, run.config.recipe
 
     def test() -> Measures:
@@ -426,6 +455,7 @@ def conclude(run: Run, model: GraphPrototypeNetwork, dataset: Dataset, state: Ch
         "epoch": state.best_epoch,
         "last_epoch": {"epoch": len(state.history), "measures": as_json(last)},
         "training_seconds": round(state.seconds, 1),
+        "setup_seconds": round(setup_seconds, 1),
     }
     run.write_history(state)
     write_json(run.folder / "measures.json", result)
@@ -434,7 +464,7 @@ def conclude(run: Run, model: GraphPrototypeNetwork, dataset: Dataset, state: Ch
 
 def can_be_captured(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpec | Pool) -> bool:
     """Whether a step on a GPU never has to ask the host: pictures resident, sizes fixed."""
-    sparse = any(buffer.layout != torch.strided for buffer in model.buffers())
+    sparse = any(isinstance(module, SideInformation) and module.sparse for module in model.modules())  # edges are counted
     resident = not isinstance(store, ImageStore) or store.pixels.is_cuda
     return resident and not sparse and not (isinstance(spec, EpisodeSpec) and spec.scarce)
 

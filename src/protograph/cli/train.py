@@ -1,15 +1,19 @@
 """protograph train"""
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Annotated, Any
 
 import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
+from protograph.cli.jobs import arguments, run_all
 from protograph.cli.options import AsJson, Device, Plugins, Precision, Root, SkipBad, find_device, find_precision, load_plugins
 from protograph.config import RECIPES, RunConfig, read_toml
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
+from protograph.evaluation import MEASURES
 from protograph.figures import draw_run
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.runs import Run
@@ -24,6 +28,7 @@ SETTINGS: dict[str, type] = {
 
 @reported
 def train_command(
+    context: typer.Context,
     dataset: Annotated[str | None, typer.Option(help="Dataset, see `protograph datasets`. (default: letters)")] = None,
     root: Root = None,
     variant: Annotated[str | None, typer.Option(help="Model, see `protograph variants`. (default: gcgpn-aux)")] = None,
@@ -31,7 +36,13 @@ def train_command(
     recipe: Annotated[
         str | None, typer.Option(help=f"How to train: {', '.join(RECIPES)}. (default: the dataset's own)")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and training episodes. (default: 0)")] = None,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Seed of weights and training episodes; repeat it for several runs. (default: 0)", show_default=False
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="How many of several runs to train at once.", min=1)] = 1,
     relations: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,7 +54,10 @@ def train_command(
     backbone: Annotated[str | None, typer.Option(help="Network for the pictures. (default: the dataset's own)")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Run folder. (default: runs/DATASET/K-shot/VARIANT/RECIPE-SEED)", show_default=False),
+        typer.Option(
+            help="Run folder; of several runs, the folder of their folders. (default: runs/DATASET/K-shot/VARIANT/RECIPE-SEED)",
+            show_default=False,
+        ),
     ] = None,
     start: Annotated[
         Path | None,
@@ -79,8 +93,11 @@ def train_command(
     Leaves a run folder with the configuration, one line per epoch, the weights, the measures and pictures. The same command
     goes on where it was interrupted; a finished run prints its result at once.
     """
+    if seed and len(seed) > 1:
+        return train_several(context, seed, jobs, out, as_json)
     given: dict[str, Any] = {
-        "dataset": dataset, "variant": variant, "shots": shots, "recipe": recipe, "seed": seed, "relations": relations,
+        "dataset": dataset, "variant": variant, "shots": shots, "recipe": recipe, "seed": seed[0] if seed else None,
+        "relations": relations,
         "backbone": backbone, "out": out, "start": start,
     }  # fmt: skip
     settings, changes = _settings(config, {name: value for name, value in given.items() if value is not None}, change)
@@ -99,6 +116,28 @@ def train_command(
     result = run_training(resolved, data, folder, device, progress, begun)
     title = f"{resolved.dataset}, {resolved.shots}-shot, 600 test episodes, best validation epoch {result['epoch']}; {folder}"
     show(result, measures_table({resolved.variant: result["measures"]}, title), as_json)
+    return None
+
+
+def train_several(context: typer.Context, seeds: Sequence[int], jobs: int, out: Path | None, as_json: bool) -> None:
+    """Train the same with several seeds, some of them at once; their measures, and the mean over them with its spread."""
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"a seed is given twice in {', '.join(map(str, seeds))}: name each once")
+    commands = {
+        f"seed {seed}": [
+            "train",
+            *arguments(context, seed=seed, jobs=None, as_json=True, out=out / f"seed-{seed}" if out else None),
+        ]
+        for seed in seeds
+    }
+    progress = ShownProgress(quiet=as_json)
+    results = run_all(commands, jobs, progress)
+    rows = {name: result["measures"] for name, result in results.items()}
+    means = {measure: [row[measure]["mean"] for row in rows.values()] for measure in MEASURES}
+    together = {name: {"mean": fmean(values), "ci95": stdev(values)} for name, values in means.items()}
+    title = f"{len(seeds)} seeds, 600 test episodes each; the last row is their mean ± the standard deviation between them"
+    results["mean"] = {"measures": {n: {"mean": v["mean"], "std": v["ci95"]} for n, v in together.items()}}
+    show(results, measures_table({**rows, "mean": together}, title), as_json)
 
 
 def default_folder(config: RunConfig) -> Path:

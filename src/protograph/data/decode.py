@@ -31,8 +31,8 @@ def decode(content: bytes, size: int) -> tuple[NDArray[np.uint8], int, int, bool
         if width * height > MAX_PIXELS:
             raise ValueError(f"{width} x {height} pixels are more than {MAX_PIXELS // 10**6} million")
         picture.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction, never below twice the size
-        upright = to_rgb(picture, size)
-        return np.asarray(upright).transpose(2, 0, 1), width, height, is_grey(picture)
+        rgb = np.frombuffer(to_rgb(picture, size).tobytes(), np.uint8).reshape(size, size, 3)
+        return rgb.transpose(2, 0, 1), width, height, is_grey(picture)
 
 
 def to_rgb(picture: Image.Image, size: int) -> Image.Image:
@@ -56,9 +56,9 @@ def is_grey(picture: Image.Image) -> bool:
 
 def work(target: str, first: int, size: int, files: list[str]) -> list[list[Any]]:
     """Decode files into rows `first`, `first` + 1, ... of the array at `target`; a row that cannot be read stays black."""
-    pixels = np.lib.format.open_memmap(target, mode="r+")
+    pixels = np.zeros((len(files), 3, size, size), np.uint8)
     answers: list[list[Any]] = []
-    for row, file in enumerate(files, first):
+    for row, file in enumerate(files):
         try:
             with open(file, "rb") as opened:  # noqa: PTH123 - a Path costs as much as opening the file
                 content = opened.read()
@@ -68,6 +68,10 @@ def work(target: str, first: int, size: int, files: list[str]) -> list[list[Any]
             answers.append([f"not one of {', '.join(FORMATS)}", 0, 0, False, ""])
         except Exception as error:  # a damaged picture can raise anything
             answers.append([" ".join(str(error).split()) or type(error).__name__, 0, 0, False, ""])
+    begin = np.lib.format.open_memmap(target, mode="r").offset
+    with open(target, "r+b") as whole:  # noqa: PTH123 - written at once: through the map, every page would fault
+        whole.seek(begin + first * 3 * size * size)
+        whole.write(pixels.data)
     return answers
 
 
