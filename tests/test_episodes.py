@@ -216,7 +216,7 @@ def test_reindexed_episodes_point_at_the_same_pictures(spec: EpisodeSpec, seed: 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"shots": 5, "novel_queries": 4}, ["5 shots", "4 queries", "9", "8", "class 3"]),
+        ({"shots": 5, "novel_queries": 4}, ["5 shots", "4 queries", "9", "8", "class '3'"]),
         ({"ways": 6}, ["6 ways", "6 seen"]),
         ({"seen_queries": 9, "scheme": "per-class"}, ["9 queries", "8"]),
         ({"seen_queries": 100}, ["100", "44"]),

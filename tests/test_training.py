@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+from nn.naive import LargestTensor
 from protograph import training
-from protograph.config import RunConfig
-from protograph.data import Augmentation, Dataset, Pool
+from protograph.config import Recipe, RunConfig
+from protograph.data import Augmentation, Dataset, FeatureStore, Pool
 from protograph.episodes import EpisodeSpec, draw, draw_batch, seeded
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure
@@ -26,7 +27,7 @@ from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Advance, Silent
 from protograph.runs import Run
 from protograph.training import make_model, make_optimiser, train, training_step
-from protograph.variants import VARIANTS
+from protograph.variants import VARIANTS, build
 
 Make = Callable[..., RunConfig]
 
@@ -48,7 +49,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return {
         "tensors": {name: (value.dtype, value.shape, value.numpy().tobytes()) for name, value in checkpoint.tensors.items()},
         "progress": (checkpoint.step, checkpoint.best_epoch, checkpoint.best_score, checkpoint.history),
-        "measures": {name: value for name, value in measures.items() if name != "training_seconds"},
+        "measures": {name: value for name, value in measures.items() if not name.endswith("_seconds")},
     }
 
 
@@ -132,6 +133,11 @@ def test_a_run_interrupted_between_its_steps_ends_like_one_that_was_not(
         train(toy_config(), toy, tmp_path / "run", progress=Stopping(at=at))
     train(toy_config(), toy, tmp_path / "run")
     assert outcome(tmp_path / "run") == whole
+
+
+def test_setting_up_is_a_part_of_the_training_time(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
+    result = train(toy_config(), toy, tmp_path / "run")
+    assert 0 <= result["setup_seconds"] <= result["training_seconds"]
 
 
 def test_a_finished_run_answers_without_training(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
@@ -357,6 +363,38 @@ def test_batches_take_every_class_alike_and_every_picture_of_it() -> None:
         counts = [int((drawn == picture).sum()) for picture in members]
         assert sum(counts) == len(drawn)
         assert counts == pytest.approx([len(drawn) / len(members)] * len(members), rel=0.1)
+
+
+# Many classes
+
+
+@pytest.mark.parametrize("variant", ["gcgpn-aux", "gcgpn-aux-split"])
+def test_a_step_with_a_sparse_relation_makes_nothing_of_the_size_of_all_pairs_of_classes(variant: str) -> None:
+    classes, neighbours, each, features = 4096, 32, 4, 8
+    row = torch.arange(classes).repeat_interleave(neighbours)
+    column = (row + torch.randint(1, classes, (neighbours,), generator=seeded(0)).repeat(classes)) % classes
+    values = torch.rand(len(row), generator=seeded(1))
+    graph = torch.sparse_coo_tensor(torch.stack([row, column]), values, (classes, classes), check_invariants=True)
+    pictures = torch.arange(classes * each).view(classes, each)
+    pool = Pool(torch.arange(classes), pictures, torch.full((classes,), each))
+    store = FeatureStore(torch.randn(classes * each, features, generator=seeded(2)))
+    spec = EpisodeSpec(pool, None, ways=5, shots=1, novel_queries=3, seen_queries=4)
+    model = build(VARIANTS[variant], "identity", (features,), classes, {"graph": graph})
+    optimiser = make_optimiser(model, Recipe("short"))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with LargestTensor() as largest:
+        loss = training_step(model, optimiser, store, Augmentation(), spec, 2, seeded(3), VARIANTS[variant])
+    assert loss.isfinite()
+    assert all((new != old).any() for new, old in zip(model.parameters(), before, strict=True))
+    assert neighbours * classes < largest.numbers < classes * classes / 8
+
+
+def test_a_step_with_a_sparse_relation_is_not_captured(toy: Dataset, toy_config: Make) -> None:
+    """It asks the host how many edges an episode has."""
+    spec = training.training_spec(toy, toy_config().recipe, 1)
+    for similarities, captured in ((torch.eye(25), True), (torch.eye(25).to_sparse_coo(), False)):
+        model = build(VARIANTS["gcgpn-aux"], "identity", (4,), 12, {"kinship": similarities})
+        assert training.can_be_captured(model, FeatureStore(torch.zeros(9, 4)), spec) is captured
 
 
 # Two stages

@@ -10,6 +10,8 @@ from torch.nn.functional import normalize
 
 from protograph.errors import InputError
 
+LISTED = 20  # missing classes named in a message
+
 
 class Relation(Protocol):
     """A source of side information that can say how similar any of its classes are."""
@@ -45,8 +47,9 @@ def checked(similarities: Tensor, names: Sequence[str], source: str) -> Tensor:
 
 
 def lacking(source: str, missing: Sequence[str], remedy: str) -> InputError:
-    """An `InputError` for classes a relation does not know: the first of them, how many more, and the way out."""
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    """An `InputError` for classes a relation does not know: the first of them, how many more and which, and the way out."""
+    others = ", ".join(missing[1:LISTED]) + (", ..." if len(missing) > LISTED else "")
+    more = f" and {len(missing) - 1} more ({others})" if others else ""
     return InputError(f"relation '{source}' lacks class '{missing[0]}'{more}: {remedy}")
 
 

@@ -121,8 +121,8 @@ class WordNetRelation:
         if given := re.fullmatch(r"(.+?)(?:\.n\.|#)(\d+)", name):
             number, words, exact = int(given[2]), plain_words(given[1]), True
         for first in range(1 if exact else len(words)):
-            offsets = self._lemma("_".join(words[first:]))
-            if offsets:
+            whole = "_".join(words[first:])
+            if offsets := self._lemma(whole) or self._lemma(re.sub(r"_?\d+$", "", whole)):  # cat2 is a cat
                 synset = self._synset(offsets[number - 1]) if 1 <= number <= len(offsets) else None
                 return (synset, "last words" if first else "name") if synset else None
         return None

@@ -1,0 +1,92 @@
+"""Tables of measurements, printed and written into a Markdown file, each section with where, when and how it was measured."""
+
+import os
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from protograph.files import write_atomically
+from protograph.runs import environment
+
+HEAD = """# Speed
+
+Written by `benchmarks/speed.py`, section by section as each is measured, and never typed. Below every section stand the
+machine, the versions, the day and the command.
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table with a title, what it shows, and what to know when reading it."""
+
+    title: str
+    about: str
+    rows: Sequence[dict[str, object]]
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """The section as it is printed and written."""
+        notes = "\n".join(f"* {note}" for note in self.notes)
+        parts = (f"## {self.title}", self.about, table(self.rows), notes, measured())
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table(rows: Sequence[dict[str, object]]) -> str:
+    """Rows that share their columns, aligned so that they can be read as they are."""
+    cells = [list(rows[0]), *([shown(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def shown(value: object) -> str:
+    """Numbers with as many digits as mean something; a dash for what was not measured."""
+    if value is None:
+        return "–"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return str(value)
+
+
+def measured() -> str:
+    """Where, when and how."""
+    versions = environment()
+    machine = f"{versions['gpu'] or 'no GPU'}, {os.cpu_count()} cores of {processor()}, {platform.system()}"
+    libraries = [f"protograph {versions['protograph']}", f"Python {versions['python']}", f"torch {versions['torch']}"]
+    if find_spec("triton"):
+        import triton
+
+        libraries.append(f"triton {triton.__version__}")
+    if torch.cuda.is_available():
+        libraries.append(f"cuDNN {torch.backends.cudnn.version()}")
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    command = f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".strip()
+    return f"Measured on {machine}; {', '.join(libraries)}; {now}:\n`{command}`"
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells it."""
+    listed = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", listed.read_text(), re.MULTILINE) if listed.exists() else None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def write(section: Section, path: Path, order: Sequence[str]) -> None:
+    """Put a section in the place of the one with its title; `order` has the first words of titles."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    parts = {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
+    parts[section.title] = section.markdown().removeprefix("## ")
+    placed = sorted(parts, key=lambda title: order.index(title.partition(":")[0]))  # stable: within one, as they came
+    body = "".join(f"\n## {parts[title].strip()}\n" for title in placed)
+    write_atomically(path, (HEAD + body).encode())

@@ -1,0 +1,35 @@
+import pytest
+import torch
+
+from protograph.data.store import TRITON, Augmentation, ImageStore, Normalisation
+from protograph.episodes import seeded
+
+pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and TRITON), reason="needs a GPU and triton")
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize(("channels", "height", "width"), [(3, 84, 84), (1, 16, 16), (2, 6, 9), (3, 33, 40)])
+def test_the_kernel_crops_flips_and_normalises_as_the_store_does(channels: int, height: int, width: int, flip: bool) -> None:
+    from protograph.data.crop import crop
+
+    device, count, pad = torch.device("cuda"), 50, 4
+    pixels = torch.randint(0, 256, (7, channels, height, width), dtype=torch.uint8, generator=seeded(0))
+    normalisation = Normalisation((0.2, 0.5, 0.4)[:channels], (0.3, 0.9, 0.2)[:channels])
+    store = ImageStore(pixels, normalisation).to(device)
+    indices = torch.randint(0, 7, (count,), generator=seeded(1)).to(device)
+    offsets = (torch.randint(0, 2 * pad + 1, (2, count), generator=seeded(2)) - pad).to(device)
+    flips = torch.randint(0, 2, (count,), generator=seeded(3)).bool().to(device) & flip
+    found = crop(store.pixels, indices, offsets, flips, store._scale.flatten(), store._shift.flatten())
+    expected = store._normalised(store._cropped(indices, offsets, flips))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_gathering_on_a_gpu_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = torch.randint(0, 256, (5, 3, 12, 10), dtype=torch.uint8, generator=seeded(0))
+    store = ImageStore(pixels, Normalisation((0.5,) * 3, (0.25,) * 3)).to(torch.device("cuda"))
+    indices = torch.arange(5, device="cuda").repeat(4)
+    fused = store.gather(indices, Augmentation(3, flip=True), seeded(1, device="cuda"))
+    monkeypatch.setattr("protograph.data.store.TRITON", False)
+    apart = store.gather(indices, Augmentation(3, flip=True), seeded(1, device="cuda"))
+    torch.testing.assert_close(fused, apart, rtol=1e-5, atol=1e-5)

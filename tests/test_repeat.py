@@ -1,0 +1,102 @@
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from protograph.config import RunConfig
+from protograph.data import Dataset
+from protograph.repeat import WARM_UP, Repeated
+from protograph.training import make_model, make_optimiser, repeated_step, training_spec, training_step
+from protograph.variants import find_variant
+
+Make = Callable[..., RunConfig]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CPU = torch.device("cpu")
+
+
+def drawing(into: list[Tensor]) -> Callable[[torch.Generator], None]:
+    return lambda generator: into.append(torch.rand(4, generator=generator))
+
+
+def test_every_call_is_seeded_by_itself() -> None:
+    drawn: list[Tensor] = []
+    step = Repeated(drawing(drawn), CPU)
+    for seed in (5, 2, 5):
+        step(seed)
+    for values, seed in zip(drawn, (5, 2, 5), strict=True):
+        assert torch.equal(values, torch.rand(4, generator=torch.Generator().manual_seed(seed)))
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    Repeated(drawing([]), CPU)(3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_without_a_gpu_nothing_is_captured_and_every_call_is_a_step(capture: bool) -> None:
+    drawn: list[Tensor] = []
+    step = Repeated(drawing(drawn), CPU, capture)
+    for seed in range(WARM_UP + 3):
+        step(seed)
+    assert not step.capture
+    assert step.graph is None
+    assert len(drawn) == step.calls == WARM_UP + 3
+
+
+def test_repeated_training_steps_are_training_steps_and_add_their_losses(toy: Dataset, toy_config: Make) -> None:
+    config = toy_config()
+    recipe, variant, spec = config.recipe, find_variant(config.variant), training_spec(toy, config.recipe, 1)
+    model, loss_sum = make_model(config, toy), torch.zeros((), dtype=torch.float64)
+    alone, losses = copy.deepcopy(model), torch.zeros((), dtype=torch.float64)
+    settings = (toy.store, toy.augmentation, spec, recipe.episodes)
+    step = repeated_step(model, make_optimiser(model, recipe), *settings, variant, loss_sum)
+    optimiser = make_optimiser(alone, recipe)
+    for seed in (3, 1, 3):
+        step(seed)
+        losses += training_step(alone, optimiser, *settings, torch.Generator().manual_seed(seed), variant)
+    assert torch.equal(loss_sum, losses)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), alone.parameters(), strict=True))
+
+
+@needs_gpu
+def test_after_a_warm_up_a_recorded_step_is_replayed_with_its_own_seed() -> None:
+    device = torch.device("cuda")
+    place, calls = torch.zeros(4, device=device), []
+
+    def draw(generator: torch.Generator) -> None:
+        calls.append(None)
+        place.copy_(torch.rand(4, device=device, generator=generator))
+
+    step = Repeated(draw, device)
+    found = []
+    for seed in (1, 2, 3, 4, 5, 4, 1):
+        step(seed)
+        found.append(place.clone())
+    assert len(calls) == WARM_UP + 1
+    for values, seed in zip(found, (1, 2, 3, 4, 5, 4, 1), strict=True):
+        assert torch.equal(values, torch.rand(4, device=device, generator=torch.Generator(device).manual_seed(seed)))
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("default")  # of the compiler's, which knows faster and less exact ways
+def test_captured_training_is_the_same_as_training_that_is_not(toy: Dataset, toy_config: Make) -> None:
+    device, config = torch.device("cuda"), toy_config(rate=0.01)
+    store, recipe, variant = toy.store.to(device), config.recipe, find_variant(config.variant)
+    spec = training_spec(toy, recipe, 1).to(device)
+    ends = []
+    for capture in (True, False):
+        model = make_model(config, toy).to(device)
+        loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        settings = (store, toy.augmentation, spec, recipe.episodes, variant, loss_sum)
+        step = repeated_step(model, make_optimiser(model, recipe), *settings)
+        assert step.capture
+        step.capture = capture
+        for seed in range(WARM_UP + 3):
+            step(seed)
+        assert (step.graph is not None) == capture
+        ends.append({"loss": loss_sum, **model.state_dict()})
+    for name, value in ends[0].items():
+        torch.testing.assert_close(value, ends[1][name], rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
