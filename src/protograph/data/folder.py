@@ -32,7 +32,8 @@ def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     split = split_freely(_large_enough(members, root, skip_bad, progress), assigned)
     rule = "as split.csv says" if assigned else "drawn by rule; a split.csv with the columns class and split would settle it"
     progress.say(f"{root}: {split.counts()}; {rule}")
-    return assemble("folder", split, pictures, Augmentation(pad=8, flip=True), {})
+    titles = {name: name.replace("_", " ") for name in split.classes}
+    return assemble("folder", split, pictures, Augmentation(pad=8, flip=True), {}, titles)
 
 
 def _list(root: Path) -> dict[str, list[str]]:

@@ -45,7 +45,7 @@ def open_mini_imagenet(root: Path, progress: Progress, skip_bad: bool) -> Datase
         pictures,
         Augmentation(pad=8, flip=True),
         {"wordnet": mini_imagenet_relation()},
-        {wnid: known.name for wnid, known in mini_imagenet_classes().items()},
+        {wnid: known.name.replace("_", " ") for wnid, known in mini_imagenet_classes().items()},
     )
 
 

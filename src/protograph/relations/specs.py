@@ -16,8 +16,8 @@ from protograph.relations.tables import require_file
 from protograph.relations.wordnet import WordNetRelation
 
 KINDS = {
-    "wordnet": "WordNet path similarity by id or name; wordnet:FOLDER where it is not installed",
-    "names": "what a sentence encoder makes of the class names",
+    "wordnet": "wordnet, its path similarity by id or name (wordnet:FOLDER where it is not installed)",
+    "names": "names, what a sentence encoder makes of the class names",
     "attributes": "attributes:FILE, a table of class x attribute",
     "embeddings": "embeddings:FILE, a vector per class or word",
     "edges": "edges:FILE, a graph by its edges",
