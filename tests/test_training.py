@@ -135,6 +135,35 @@ def test_a_run_interrupted_between_its_steps_ends_like_one_that_was_not(
     assert outcome(tmp_path / "run") == whole
 
 
+def test_restored_momentum_lies_in_memory_as_its_parameter_does(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
+    """The fused optimiser of a GPU refuses any other, and a checkpoint keeps no memory format."""
+    config = toy_config()
+    train(config, toy, tmp_path / "run")
+    model = make_model(config, toy)
+    model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimiser, run = make_optimiser(model, config.recipe), Run.open(tmp_path / "run")
+    restored = training.restore(run, model, optimiser)
+    assert restored is not None
+    momentum = restored.part("momentum.")
+    convolutions = 0
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            buffer = optimiser.state[parameter]["momentum_buffer"]
+            assert torch.equal(buffer, momentum[name])
+            assert buffer.stride() == parameter.stride()
+            convolutions += not parameter.is_contiguous()
+    assert convolutions
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("default")  # of the compiler's, which knows faster and less exact ways
+def test_an_interrupted_run_goes_on_on_a_gpu(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
+    device = torch.device("cuda")
+    with pytest.raises(Killed):
+        train(toy_config(), toy, tmp_path / "run", device, Stopping(at="epoch   2"))
+    assert train(toy_config(), toy, tmp_path / "run", device)["last_epoch"]["epoch"] == 3
+
+
 def test_setting_up_is_a_part_of_the_training_time(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
     result = train(toy_config(), toy, tmp_path / "run")
     assert 0 <= result["setup_seconds"] <= result["training_seconds"]

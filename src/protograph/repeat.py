@@ -1,6 +1,7 @@
 """The same step again and again: on a GPU recorded once and replayed, so that no time goes into launching its kernels."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 
@@ -16,8 +17,10 @@ class Repeated:
 
     def __init__(self, step: Callable[[torch.Generator], None], device: torch.device, capture: bool = True) -> None:
         self.step = step
+        self.device = device
         self.generator = torch.Generator(device)
         self.capture = capture and device.type == "cuda"
+        self.stream: torch.cuda.Stream | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.calls = 0
 
@@ -25,23 +28,25 @@ class Repeated:
         """One step."""
         self.generator.manual_seed(seed)
         self.calls += 1
-        if not self.capture:
-            self.step(self.generator)
-        elif self.calls <= WARM_UP:
-            self._aside()
-        else:
-            if self.graph is None:
-                self.graph = self._recorded()
-                self.generator.manual_seed(seed)  # recording has used it
-            self.graph.replay()
+        # Triton launches its kernels on the current device, and the current stream is that device's.
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            if not self.capture:
+                self.step(self.generator)
+            elif self.calls <= WARM_UP:
+                self._aside()
+            else:
+                if self.graph is None:
+                    self.graph = self._recorded()
+                    self.generator.manual_seed(seed)  # recording has used it
+                self.graph.replay()
 
     def _aside(self) -> None:
-        """One step on a stream of its own, as recording will be."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        """One step on a stream of its own, as recording will be; always the same, since each keeps what memory it had."""
+        self.stream = self.stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
             self.step(self.generator)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self.stream)
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()

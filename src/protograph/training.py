@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from protograph.config import Recipe, RunConfig, recipe_for, unused
 from protograph.data import DATASETS, OWN, Augmentation, Dataset, ImageStore, Pool, Store
+from protograph.data.store import TRITON
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
@@ -117,7 +118,7 @@ def train(
             if ends and out_of_patience(recipe, state):
                 progress.say(f"stopped: no better validation {label} for {recipe.patience} epochs")
                 break
-    return conclude(run, model, dataset, state, setup_seconds, progress)
+    return conclude(run, model, replace(dataset, store=store), state, setup_seconds, progress)
 
 
 def out_of_patience(recipe: Recipe, state: Checkpoint) -> bool:
@@ -142,7 +143,7 @@ def repeated_step(
     device = store.device
     torch.backends.cudnn.benchmark = device.type == "cuda"  # shapes are fixed: let it find the fastest convolutions
     capture = device.type == "cuda" and can_be_captured(model, store, spec)
-    head = torch.compile(model.forward, dynamic=False) if capture else model.forward
+    head = torch.compile(model.forward, dynamic=False) if capture and TRITON else model.forward
 
     def step_from(generator: torch.Generator) -> None:
         loss_sum.add_(training_step(model, optimiser, store, augmentation, spec, count, generator, variant, head))
@@ -418,7 +419,8 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.SGD) -> Checkpoin
     momentum = checkpoint.part("momentum.")
     for name, parameter in model.named_parameters():
         if name in momentum:
-            optimiser.state[parameter]["momentum_buffer"] = momentum[name].to(parameter.device)
+            # Laid out as the parameter is, which the fused optimiser insists on: a checkpoint does not keep channels-last.
+            optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum[name])
     return checkpoint
 
 
@@ -471,7 +473,10 @@ def can_be_captured(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpe
 
 def best_precision(device: torch.device) -> str:
     """What suits a device: bfloat16 in the backbone where it is fast, float32 otherwise."""
-    return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    if device.type != "cuda":
+        return "float32"
+    with torch.cuda.device(device):  # of which PyTorch answers
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 
 def best_device() -> torch.device:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from protograph import config, figures, training
 from protograph.cli import app, demo
 from protograph.cli import train as train_verb
+from protograph.cli.jobs import JOB
 from protograph.data import DATASETS, Dataset, Source
 from protograph.variants import OPERATORS, VARIANTS
 
@@ -289,6 +290,13 @@ def test_train_prints_nothing_but_json_for_machines(tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
+def test_one_of_several_runs_says_where_it_stands_beside_its_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(JOB, "1")
+    result = train("--out", tmp_path / "run", "--json")
+    assert json.loads(result.stdout) == json.loads((tmp_path / "run" / "measures.json").read_text())
+    assert "epoch   1" in result.stderr
+
+
 def test_train_prints_a_table_for_people_and_progress_beside_it(tmp_path: Path) -> None:
     result = train("--out", tmp_path / "run")
     assert "H-Mean" in result.stdout
@@ -330,6 +338,12 @@ def test_evaluate_reproduces_the_measures_of_a_run(finished: Path, epoch: str) -
     recorded = json.loads((finished / "measures.json").read_text())
     expected = recorded["measures"] if epoch == "best" else recorded["last_epoch"]["measures"]
     assert json.loads(result.stdout)["measures"] == expected
+
+
+def test_evaluate_keeps_to_float32_where_the_run_was_trained_in_it(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, where training itself would now choose bfloat16."""
+    monkeypatch.setattr("protograph.cli.options.best_precision", lambda device: "bfloat16")
+    test_evaluate_reproduces_the_measures_of_a_run(finished, "best")
 
 
 def test_evaluate_takes_other_episodes_than_the_run_had(finished: Path) -> None:

@@ -1,6 +1,8 @@
 """Several runs of the command at once."""
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,46 @@ def test_a_command_that_fails_is_named_with_its_own_line() -> None:
     with pytest.raises(InputError, match="one failed: unknown dataset 'leters'"):
         run_all({"one": ["datasets", "check", "leters"]}, 1, heard)
     assert [line.startswith("one: error: unknown dataset") for line in heard.lines] == [True]
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes the commands that are run do what some lines of Python say; `words` are their arguments."""
+
+    def replaced(lines: str) -> None:
+        script = tmp_path / "command"
+        script.write_text(f"#!{sys.executable}\nimport pathlib, sys, time\nwords = sys.argv[3:]\n{lines}\n")
+        script.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(script))
+
+    return replaced
+
+
+def test_an_answer_larger_than_a_pipe_comes_back(commands: Callable[[str], None]) -> None:
+    commands("print('[' + '1, ' * 200_000 + '1]', flush=True)\nprint('done', file=sys.stderr)")
+    heard = Heard()
+    assert len(run_all({"one": []}, 1, heard)["one"]) == 200_001
+    assert heard.lines == ["one: done"]
+
+
+def test_after_a_failure_those_that_run_are_finished_and_no_other_begins(
+    commands: Callable[[str], None], tmp_path: Path
+) -> None:
+    commands(
+        "here, name = pathlib.Path(words[0]), words[1]\n"
+        "(here / name).touch()\n"
+        "while name == 'slow' and not (here / 'bad-ended').exists():\n"
+        "    time.sleep(0.01)\n"
+        "time.sleep(0.3 * (name == 'slow'))\n"
+        "(here / f'{name}-ended').touch()\n"
+        "print(1)\n"
+        "sys.exit(name == 'bad')"
+    )
+    for jobs, names in ((2, ("slow", "bad")), (1, ("bad", "late"))):
+        with pytest.raises(InputError, match="bad failed: exit code 1"):
+            run_all({name: [str(tmp_path), name] for name in names}, jobs, Silent())
+    assert (tmp_path / "slow-ended").exists()
+    assert not (tmp_path / "late").exists()
 
 
 def test_no_jobs_at_all_are_refused() -> None:
@@ -89,6 +131,15 @@ def test_several_seeds_are_trained_with_the_same_options_each_in_a_folder_of_its
     answer = json.loads(result.stdout)
     first = next(iter(MEASURES))
     assert answer["mean"]["measures"][first] == {"mean": 5.0, "std": pytest.approx(2**0.5)}
+
+
+def test_a_folder_named_in_a_toml_file_is_that_of_the_folders_of_several_seeds(asked: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f'out = "{tmp_path / "runs"}"')
+    result = CliRunner().invoke(app, ["train", "--seed", "1", "--seed", "2", "--config", str(path)])
+    assert result.exit_code == 0, result.stderr
+    for seed in (1, 2):
+        assert f"--out={tmp_path / 'runs' / f'seed-{seed}'}" in asked["commands"][f"seed {seed}"]
 
 
 def test_the_table_of_several_seeds_ends_with_their_mean(asked: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protograph.data.store import Augmentation, FeatureStore, ImageStore, Normalisation
+from protograph.data.store import Augmentation, FeatureStore, ImageStore, Normalisation, has_triton
 from protograph.episodes import seeded
 
 MEAN, STD = (0.2, 0.5), (0.3, 0.9)
@@ -101,6 +101,26 @@ def test_a_stored_array_is_opened_as_it_was_saved(store: ImageStore, tmp_path: P
 def test_pictures_of_another_type_or_shape_are_refused(pixels: Tensor) -> None:
     with pytest.raises(ValueError, match="uint8"):
         ImageStore(pixels, Normalisation(MEAN, STD))
+
+
+def test_pictures_whose_channels_came_last_are_laid_out_anew(store: ImageStore) -> None:
+    turned = store.pixels.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert not turned.is_contiguous()
+    laid = ImageStore(turned, store.normalisation)
+    assert laid.pixels.is_contiguous()
+    assert torch.equal(laid.pixels, store.pixels)
+
+
+@pytest.mark.parametrize(
+    ("found", "compilers", "usable"), [(True, ("gcc",), True), (True, (), False), (False, ("gcc",), False)]
+)
+def test_triton_is_used_only_where_there_is_a_c_compiler_for_it(
+    monkeypatch: pytest.MonkeyPatch, found: bool, compilers: tuple[str, ...], usable: bool
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("protograph.data.store.find_spec", lambda name: object() if found else None)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name in compilers else None)
+    assert has_triton() is usable
 
 
 def test_means_and_stds_must_fit_the_channels() -> None:

@@ -126,6 +126,15 @@ def test_a_fused_backbone_is_the_plain_one(parts):
 
 
 @needs_gpu
+@pytest.mark.parametrize("relu", [True, False])
+def test_the_fused_function_hides_no_nan(relu):
+    from protograph.nn.fused import norm_relu_pool
+
+    inputs = torch.full((4, 8, 6, 6), torch.nan, device="cuda")
+    assert norm_relu_pool(inputs, nn.BatchNorm2d(8).cuda(), relu, (1, 3)).isnan().all()
+
+
+@needs_gpu
 def test_more_than_two_parts_are_refused_by_the_fused_function():
     from protograph.nn.fused import norm_relu_pool
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
-from protograph.cli.options import AsJson, Device, Precision, Root, find_device, find_precision, load_plugins
+from protograph.cli.options import AsJson, Device, Root, find_device, find_precision, load_plugins
 from protograph.data import open_dataset
 from protograph.errors import InputError, unknown
 from protograph.evaluation import evaluate
@@ -26,7 +26,9 @@ def evaluate_command(
     split: Annotated[str, typer.Option(help="test or validation.")] = "test",
     epoch: Annotated[str, typer.Option(help="Weights of the best or the last epoch.")] = "best",
     device: Device = "auto",
-    precision: Precision = "auto",
+    precision: Annotated[
+        str, typer.Option(help="Of the backbone: auto, float32 or bfloat16; auto takes what it was trained in, where it can.")
+    ] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure a trained run: six accuracies with 95 % intervals over fixed episodes."""
@@ -47,7 +49,7 @@ def evaluate_command(
         )
     model = make_model(config, data)
     load_weights(model, opened.weights(epoch), opened)
-    model.precision = PRECISIONS[chosen]
+    model.precision = PRECISIONS["float32" if precision == "auto" and config.precision == "float32" else chosen]
     shots = config.shots if shots is None else shots
     ways = config.recipe.ways if ways is None else ways
     queries = config.recipe.test_queries if queries is None else queries

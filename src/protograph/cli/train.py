@@ -1,5 +1,6 @@
 """protograph train"""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
-from protograph.cli.jobs import arguments, run_all
+from protograph.cli.jobs import JOB, arguments, run_all
 from protograph.cli.options import AsJson, Device, Plugins, Precision, Root, SkipBad, find_device, find_precision, load_plugins
 from protograph.config import RECIPES, RunConfig, read_toml
 from protograph.data import Dataset, open_dataset
@@ -94,7 +95,8 @@ def train_command(
     goes on where it was interrupted; a finished run prints its result at once.
     """
     if seed and len(seed) > 1:
-        return train_several(context, seed, jobs, out, as_json)
+        named = out or _settings(config, {}, change)[0].get("out")
+        return train_several(context, seed, jobs, Path(named) if named else None, as_json)
     given: dict[str, Any] = {
         "dataset": dataset, "variant": variant, "shots": shots, "recipe": recipe, "seed": seed[0] if seed else None,
         "relations": relations,
@@ -102,7 +104,7 @@ def train_command(
     }  # fmt: skip
     settings, changes = _settings(config, {name: value for name, value in given.items() if value is not None}, change)
     plugins = load_plugins(plugin)
-    progress = ShownProgress(quiet=as_json)
+    progress = ShownProgress(quiet=as_json and JOB not in os.environ)
     data = open_dataset(settings.pop("dataset", "letters"), root, progress, skip_bad)
     folder, begun = settings.pop("out", None), settings.pop("start", None)
     chosen = settings.pop("variant", "gcgpn-aux")

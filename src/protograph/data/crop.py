@@ -15,6 +15,7 @@ def crop(pixels: Tensor, indices: Tensor, offsets: Tensor, flips: Tensor, scale:
     """
     count, (channels, height, width) = len(indices), pixels.shape[1:]
     shape = (count, channels, height, width)
+    indices = indices.to(pixels.device, torch.int64).contiguous()
     result = torch.empty(shape, device=pixels.device, memory_format=torch.channels_last)
     _crop_kernel[(count, triton.cdiv(height * width, BLOCK))](
         pixels, indices, offsets, flips, scale, shift, result, count, height, width, CHANNELS=channels, BLOCK=BLOCK

@@ -3,6 +3,8 @@
 Shapes: P pictures, C channels, H x W pixels, D features.
 """
 
+import os
+import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,8 +57,13 @@ class Store(Protocol):
         ...
 
 
+def has_triton() -> bool:
+    """Whether Triton is there, as with PyTorch for GPUs on Linux, and the C compiler without which it cannot start."""
+    return find_spec("triton") is not None and bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
+
+
 ROOM = 0.8  # share of a device's free memory that pictures may take
-TRITON = find_spec("triton") is not None  # comes with PyTorch where that is built for GPUs
+TRITON = has_triton()
 
 
 class ImageStore:
@@ -70,7 +77,7 @@ class ImageStore:
             raise ValueError(f"pictures must be uint8 [P, C, H, W], not {pixels.dtype} {tuple(pixels.shape)}")
         if len(normalisation.mean) != pixels.shape[1] or len(normalisation.std) != pixels.shape[1]:
             raise ValueError(f"{pixels.shape[1]} channels need as many means and stds, not {normalisation}")
-        self.pixels = pixels
+        self.pixels = pixels.contiguous()  # which the GPU's kernel takes for granted
         self.normalisation = normalisation
         self.device = device or pixels.device
         mean, std = (

@@ -176,7 +176,7 @@ def _pool_kernel(  # type: ignore[no-untyped-def]
         best, raw = tl.where(larger, normal, best), tl.where(larger, value, raw)
         place = tl.where(larger, other, place).to(tl.uint8)
     if RELU:
-        best = tl.maximum(best, 0.0)
+        best = tl.where(best < 0, 0.0, best)  # unlike the maximum this keeps NaN, by which divergence is found
     at = row.to(tl.int64)[:, None] * CHANNELS + channel
     tl.store(outputs + at, best.to(outputs.dtype.element_ty), mask=inside)
     tl.store(picked + at, raw, mask=inside)
