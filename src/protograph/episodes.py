@@ -53,21 +53,29 @@ class EpisodeSpec:
             if getattr(self, name) < least:
                 raise InputError(f"{name.replace('_', ' ')} must be at least {least}, not {getattr(self, name)}")
         if self.ways > len(source) - (self.novel is None):
-            raise InputError(f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways")
+            raise InputError(f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways (--set ways=N)")
         fewest, needed = int(source.counts.min()), self.shots + self.novel_queries
         if needed > fewest:
             class_id = int(source.classes[source.counts.argmin()])
             raise InputError(
                 f"{self.shots} shots + {self.novel_queries} queries need {needed} pictures of every {kind} class, "
                 f"but class '{self.names[class_id] if self.names else class_id}' has {fewest}: use fewer shots (--shots) or "
-                "queries (--set test_queries=N, novel_queries=N)"
+                f"queries (--set {'novel' if self.novel is None else 'test'}_queries=N)"
             )
         fewest = int(self.seen.counts.min())
         if self.scheme == "per-class" and self.seen_queries > fewest:
             raise InputError(f"{self.seen_queries} queries of each seen class asked, but one has {fewest} pictures: use fewer")
         supply = int(self.seen.counts.sort().values[: len(self.seen) - (self.ways if self.novel is None else 0)].sum())
         if self.scheme == "total" and (self.seen_queries > supply or fewest < 1):
-            raise InputError(f"{self.seen_queries} seen queries asked, but the seen classes have {supply} pictures: use fewer")
+            if self.novel is None:
+                raise InputError(
+                    f"{self.seen_queries} seen queries asked of a training episode, but beside {self.ways} classes acting as "
+                    f"novel the others may have only {supply} pictures: --set seen_queries=N or ways=N"
+                )
+            raise InputError(
+                f"{self.seen_queries} seen queries (ways x test queries) asked of a held-out episode, but the seen classes "
+                f"hold out only {supply} pictures: --set test_queries=N or ways=N"
+            )
         if self.fewest_shots is not None and not 1 <= self.fewest_shots <= self.shots:
             raise InputError(f"the fewest shots must lie between 1 and {self.shots}, not {self.fewest_shots}")
         object.__setattr__(self, "scarce", fewest < self.seen_queries)

@@ -216,7 +216,9 @@ def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:
     if op.kind not in OPERATORS:
         raise unknown("operator", op.kind, OPERATORS)
     if op.kind == "relation" and not parts.similarities:
-        raise InputError(f"variant '{variant}' needs side information: name a relation, or choose gcgpn-cos-aux or aux-only")
+        raise InputError(
+            f"variant '{variant}' needs side information: give --relations (such as wordnet), or use gcgpn-cos-aux or aux-only"
+        )
     built = OPERATORS[op.kind](parts, **op.options)
     operators = built if isinstance(built, list) else [built]
     if op.order > 1:

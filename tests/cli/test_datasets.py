@@ -122,7 +122,7 @@ def test_check_knows_the_letters() -> None:
 
 def test_check_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     check_refused(protograph("datasets", "check", "cubs"), "'cubs'", "cub")
-    check_refused(protograph("datasets", "check", "cub"), "where is cub?", "--root", "PROTOGRAPH_DATA")
+    check_refused(protograph("datasets", "check", "cub"), "dataset 'cub' needs its files", "--root", "PROTOGRAPH_DATA")
     check_refused(protograph("datasets", "check", "letters", "--root", tmp_path), "leave out --root")
 
 

@@ -50,7 +50,8 @@ def test_every_picture_of_every_class_has_one_part(root: Path) -> None:
     assert [len(parts[part]) for part in PARTS] == [5, 5, 5, 2, 2]
     assert told.lines == [
         f"{root}: 5 seen classes ({sum(map(len, parts['train'].values()))} pictures for training, 5 for validation, "
-        f"{sum(map(len, parts['seen_test'].values()))} for test), 2 novel classes for validation, 2 for test; drawn by rule; "
+        f"{sum(map(len, parts['seen_test'].values()))} for test), 2 novel classes for validation, 2 for test "
+        f"({', '.join([*parts['novel_validation'], *parts['novel_test']])}); drawn by rule; "
         "a split.csv with the columns class and split would settle it"
     ]
 

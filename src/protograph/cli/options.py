@@ -2,6 +2,7 @@
 
 import runpy
 from pathlib import Path
+from traceback import extract_tb
 from typing import Annotated
 
 import torch
@@ -55,5 +56,10 @@ def load_plugins(paths: list[Path] | tuple[str, ...] | None) -> tuple[str, ...]:
     for path in paths or ():
         if not Path(path).is_file():
             raise InputError(f"no plugin file at {path}")
-        runpy.run_path(str(path))
+        try:
+            runpy.run_path(str(path))
+        except Exception as error:  # whatever a user's own code may raise
+            own = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
+            line = getattr(error, "lineno", None) or (own[-1] if own else "?")
+            raise InputError(f"plugin {path}, line {line}: {type(error).__name__}: {error}; mend it") from error
     return tuple(str(Path(path).resolve()) for path in paths or ())

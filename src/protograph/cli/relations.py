@@ -106,6 +106,8 @@ def relations_command(
     for table in (senses_table(result.get("senses", [])), neighbours_table(result, titled)):
         if table.row_count:
             show(result, table, as_json)
+    for written in filter(None, (out, picture)):
+        ShownProgress().say(f"wrote {written}")
 
 
 def open_source(name: str, dataset: Dataset | None, settings: dict[str, Any]) -> Relation:

@@ -98,6 +98,6 @@ def open_dataset(
         root = Path()
     elif root is None:
         if not os.environ.get("PROTOGRAPH_DATA"):
-            raise InputError(f"where is {name}? give its place with --root, or in the variable PROTOGRAPH_DATA")
+            raise InputError(f"dataset '{name}' needs its files: name their place by --root or the variable PROTOGRAPH_DATA")
         root = os.environ["PROTOGRAPH_DATA"]
     return source.open(Path(root).expanduser(), progress or Silent(), skip_bad)

@@ -55,7 +55,7 @@ class Pool:
         return self.pictures[self.pictures >= 0].sort().values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Pictures with their class split.
 
@@ -79,6 +79,10 @@ class Dataset:
     fingerprint: str
     titles: Mapping[str, str] = field(default_factory=dict)
     pictures: Pictures | None = None
+
+    def __repr__(self) -> str:
+        classes = f"{self.seen} seen and {len(self.novel_validation)} + {len(self.novel_test)} novel classes"
+        return f"Dataset({self.name}: {len(self.store)} pictures, {classes}, relations {list(self.relations)})"
 
     @property
     def seen(self) -> int:

@@ -18,6 +18,8 @@ from protograph.progress import Progress
 
 T = TypeVar("T")
 
+NAMED = 12  # novel classes named when a folder is opened
+
 
 def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     """The pictures of a folder of class folders, whole, resized to 84 x 84."""
@@ -31,7 +33,9 @@ def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     report_bad(pictures, skip_bad, progress)
     split = split_freely(_large_enough(members, root, skip_bad, progress), assigned)
     rule = "as split.csv says" if assigned else "drawn by rule; a split.csv with the columns class and split would settle it"
-    progress.say(f"{root}: {split.counts()}; {rule}")
+    novel = [*split.novel_validation, *split.novel_test]
+    shown = ", ".join(novel[:NAMED]) + (", ..." if len(novel) > NAMED else "")
+    progress.say(f"{root}: {split.counts()} ({shown}); {rule}")
     titles = {name: name.replace("_", " ") for name in split.classes}
     return assemble("folder", split, pictures, Augmentation(pad=8, flip=True), {}, titles)
 
