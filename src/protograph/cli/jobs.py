@@ -15,6 +15,7 @@ import typer
 from protograph.errors import InputError
 from protograph.progress import Progress
 
+COMMAND = (sys.executable, "-m", "protograph")
 WATCH = "PROTOGRAPH_ENDS_WITH_STDIN"
 
 
@@ -92,11 +93,12 @@ def run_command(
     began: Callable[["subprocess.Popen[str]"], None] = lambda process: None,
 ) -> Ended:
     """Run the command with these arguments. It ends when this process does, however that ends."""
-    command = [sys.executable, "-m", "protograph", *words]
     pipe = subprocess.PIPE
     variables = {**os.environ, WATCH: "1"}
     last = ""
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8", env=variables) as process:
+    with subprocess.Popen(
+        [*COMMAND, *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8", env=variables
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         began(process)

@@ -100,8 +100,7 @@ def reproduce_command(
             True,
         )
     else:
-        print("\n".join(summary(conclusions(ledger))))
-        print(table_path(results))
+        print("\n".join([*summary(conclusions(ledger)), str(table_path(results))]))
     if failures:
         reasons = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in failures.items())
         raise InputError(

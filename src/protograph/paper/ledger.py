@@ -9,11 +9,13 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 from statistics import fmean, stdev
 from typing import Any
 
@@ -142,13 +144,21 @@ def locked(results: Path) -> Iterator[None]:
     """
     results.mkdir(parents=True, exist_ok=True)
     lock = results / ".lock"
-    own = {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid()), "since": _now()}
+    own = {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid()), "since": _now(), "token": token_hex(8)}
+    contested = False
     while True:
         try:
             _put(lock, json.dumps(own))
-            break
         except FileExistsError:
             _remove_dead(lock)
+            contested = True
+            continue
+        if contested:
+            time.sleep(0.1)  # for another grid that saw the dead lock too and is about to move this one away
+        if _holder(lock) == own:
+            break
+    for left in (*results.glob(".lock.*"), *results.glob("*/*/*/.*.json.*")):  # by a grid that was killed while writing
+        left.unlink(missing_ok=True)
     try:
         yield
     finally:
@@ -188,21 +198,21 @@ def _remove_dead(lock: Path) -> None:
             f"{lock.parent} is in use by process {holder['pid']} since {holder['since']}: wait for it, or choose another "
             "--results"
         )
-    aside = lock.with_name(f".lock.{os.getpid()}.dead")
+    aside = lock.with_name(f".lock.{token_hex(8)}.dead")
     try:
         os.replace(lock, aside)
     except FileNotFoundError:
         return
-    if _holder(aside) == holder:
-        aside.unlink(missing_ok=True)
-    else:
-        os.replace(aside, lock)
+    if _holder(aside) != holder:
+        with suppress(OSError):
+            os.link(aside, lock)
+    aside.unlink(missing_ok=True)
 
 
 def _holder(lock: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(lock.read_text(encoding="utf-8"))
-        return {name: found[name] for name in ("pid", "host", "born", "since")}
+        return {name: found[name] for name in ("pid", "host", "born", "since", "token")}
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

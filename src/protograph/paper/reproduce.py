@@ -59,7 +59,7 @@ class Grid:
                 other = next(name for name in vars(here) if getattr(here, name) != getattr(there, name))
                 raise InputError(
                     f"{self.results} has {task} with {other} {getattr(there, other)!r}, not {getattr(here, other)!r}: "
-                    "choose another --results (and --runs), or leave out --set"
+                    "choose another --results and --runs, or give the same --set"
                 )
         return [task for task in self.tasks if task not in ledger]
 
