@@ -1,5 +1,6 @@
 """The grid from the command, mostly with a stand-in for the trainer."""
 
+import functools
 import json
 import multiprocessing
 import os
@@ -19,10 +20,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from paper.made_up import contents
+from protograph import training
 from protograph.cli import app, jobs
+from protograph.cli import reproduce as verb
+from protograph.cli import train as train_verb
 from protograph.cli.jobs import Ended
 from protograph.config import RECIPES, recipe_for
-from protograph.data import DATASETS, Dataset
+from protograph.data import DATASETS, Dataset, Source
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES
 from protograph.paper.grid import Selection, plan
@@ -242,7 +246,7 @@ def test_killing_the_grid_at_random_ends_with_the_same_ledger(faked: Path, monke
     assert kills > 2
     assert contents(Path("results")) == whole
     assert Path("RESULTS.md").read_bytes() == Path("whole/RESULTS.md").read_bytes()
-    assert [path for path in Path("results").rglob(".*")] == []
+    assert list(Path("results").rglob(".*")) == []
 
 
 def test_a_killed_grid_takes_its_runs_along(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,28 +354,79 @@ def test_without_ray_it_is_said_what_to_install(faked: Path, monkeypatch: pytest
     assert 'pip install "protograph[ray]"' in result.stderr
 
 
-def test_a_reduced_grid_on_the_letters_by_the_real_trainer(letters: Dataset, tmp_path: Path) -> None:
-    """The command as a user gives it, killed once on the way."""
-    short = {
-        "epochs": 1, "steps": 2, "episodes": 1, "batch": 4, "validation_episodes": 2, "ways": 2, "test_queries": 1,
-        "novel_queries": 1, "seen_queries": 2,
-    }  # fmt: skip
-    command = [
-        sys.executable, "-m", "protograph", "reproduce", "--dataset=letters", "--shots=1", "--variant=dfslwof-att",
-        "--variant=gcgpn-aux", "--device=cpu", *(f"--set={name}={value}" for name, value in short.items()),
-    ]  # fmt: skip
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while process.poll() is None and not (tmp_path / "runs/letters/cosine/demo-0/measures.json").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        process.kill()
+SHORT = {
+    "epochs": 1, "steps": 2, "episodes": 1, "batch": 4, "validation_episodes": 2, "ways": 2, "test_queries": 1,
+    "novel_queries": 1, "seen_queries": 2,
+}  # fmt: skip
+SETS = [f"--set={name}={value}" for name, value in SHORT.items()]
+
+
+def test_a_reduced_grid_on_the_letters_as_a_user_runs_it(letters: Dataset, tmp_path: Path) -> None:
+    cells = ["--dataset=letters", "--shots=1", "--variant=pn+", "--variant=gcgpn-aux"]
+    sets = [word for word in SETS if "batch" not in word]  # of which neither has a use
+    command = [sys.executable, "-m", "protograph", "reproduce", "--device=cpu", *cells, *sets]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     ledger = read_ledger(tmp_path / "results")
-    assert [str(task) for task in ledger] == ["letters 1-shot dfslwof-att demo-0", "letters 1-shot gcgpn-aux demo-0"]
+    assert [str(task) for task in sorted(ledger)] == ["letters 1-shot gcgpn-aux demo-0", "letters 1-shot pn+ demo-0"]
     assert all(list(entry.measures) == list(MEASURES) for entry in ledger.values())
     assert "## letters, 1-shot" in (tmp_path / "RESULTS.md").read_text()
+
+
+class Here:
+    """An engine that trains in this process, and is interrupted when so many runs have begun."""
+
+    slots: int | None = 1
+
+    def __init__(self, *_: Any, most: int | None = None) -> None:
+        self.begun, self.most = 0, most
+
+    def submit(self, name: str, words: list[str]) -> "Future[Ended]":
+        if self.begun == self.most:
+            raise KeyboardInterrupt
+        self.begun += 1
+        result = CliRunner().invoke(app, words)
+        future: Future[Ended] = Future()
+        future.set_result(Ended(result.stdout, result.stderr if result.exit_code else None))
+        return future
+
+    def stop(self) -> None: ...
+
+
+def test_the_real_trainer_interrupted_behind_every_run_ends_with_the_same_ledger(
+    toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True)
+    monkeypatch.setitem(DATASETS, "toy", source)
+    monkeypatch.setattr(train_verb, "draw_run", lambda *_: None)
+    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+    monkeypatch.setattr(train_verb, "run_training", trained := Counted(train_verb.run_training))
+    words = ["--dataset=toy", "--shots=1", "--device=cpu", *SETS]
+    words += ["--variant=pn+", "--variant=dfslwof-att", "--variant=teen", "--variant=gcgpn-aux-split"]
+    monkeypatch.setattr(verb, "Processes", Here)
+    whole = reproduce(*words, "--results=whole/results", "--runs=whole/runs")
+    assert whole.exit_code == 0, whole.stderr
+    assert trained.folders == ["demo-0"] * 5
+    monkeypatch.setattr(verb, "Processes", functools.partial(Here, most=2))
+    ends: list[int] = []
+    while not ends or ends[-1] == 130:
+        ends.append(reproduce(*words).exit_code)
+        assert len(ends) < 9
+    assert ends == [130, 130, 130, 0]  # two runs each time; a finished first stage that is needed is looked at again
+    assert contents(Path("results")) == contents(Path("whole/results"))
+    assert len(contents(Path("results"))) == 4
+
+
+class Counted:
+    """A function that remembers the folders it was called for."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.folders = function, list[str]()
+
+    def __call__(self, config: Any, dataset: Any, folder: Path, *more: Any) -> Any:
+        self.folders.append(folder.name)
+        return self.function(config, dataset, folder, *more)
 
 
 def test_no_jobs_are_refused() -> None:
