@@ -26,7 +26,7 @@ from protograph.cli import reproduce as verb
 from protograph.cli import train as train_verb
 from protograph.cli.jobs import Ended
 from protograph.config import RECIPES, recipe_for
-from protograph.data import DATASETS, Dataset, Source
+from protograph.data import DATASETS, Dataset, Source, open_dataset
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES
 from protograph.paper.grid import Selection, plan
@@ -48,6 +48,7 @@ def reproduce(*arguments: str | Path) -> Result:
 def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, where `train` is the stand-in; its log."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(verb, "open_dataset", lambda *_: None)
     monkeypatch.setattr(jobs, "COMMAND", (sys.executable, "-S", str(HERE / "fake_train.py")))
     recipes = {
         f"{variant} {name}": asdict(recipe_for(find_variant(variant), name, {}, DATASETS["letters"].changes))
@@ -189,6 +190,18 @@ def test_what_cannot_be_run_is_refused_in_one_line(faked: Path, arguments: list[
     assert result.stderr.count("\n") == 1
     assert all(words in result.stderr for words in named)
     assert not Path("results").exists()
+
+
+def test_a_dataset_that_cannot_be_opened_is_refused_before_anything_runs(
+    faked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "open_dataset", open_dataset)
+    result = reproduce("--table=CUB", "--root", tmp_path / "nowhere")
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+    result = reproduce("--table=CUB")
+    assert "where is cub? give its place with --root" in result.stderr
+    assert not faked.exists()
 
 
 def test_numbers_by_other_settings_are_not_mixed_into_a_ledger(faked: Path) -> None:

@@ -10,6 +10,7 @@ from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.jobs import Engine, Processes, run_each
 from protograph.cli.options import AsJson, Device, Root, find_device
 from protograph.config import RECIPES
+from protograph.data import find_source, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.paper.conclusions import conclusions, summary
 from protograph.paper.grid import Selection, plan
@@ -88,6 +89,8 @@ def reproduce_command(
         find_device(device)
     progress = ShownProgress(quiet=as_json)
     with locked(results):
+        for name in dict.fromkeys(task.cell.dataset for task in grid.missing(read_ledger(results))):
+            open_dataset(name, None if find_source(name).built_in else root, progress)  # decoded once, before many need it
         where = open_engine(engine, jobs, device, progress)
         failures = reproduce(
             grid, lambda commands, done, failed, after: run_each(commands, where, done, failed, after), progress

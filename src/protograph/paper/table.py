@@ -6,7 +6,7 @@ from pathlib import Path
 from protograph.config import RECIPES
 from protograph.evaluation import MEASURES, Measure
 from protograph.files import write_atomically
-from protograph.paper.conclusions import Finding, agrees, conclusions
+from protograph.paper.conclusions import Finding, agrees, conclusions, summary
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, Scores, scores
 from protograph.paper.published import MODEL_OF, TITLES, Cell, Row, gfsl_rows, published
@@ -150,13 +150,16 @@ def _others(known: Mapping[str, Mapping[Cell, Scores]]) -> list[str]:
     return lines
 
 
-def _conclusions(findings: Sequence[Finding]) -> list[str]:
+def _conclusions(findings: list[Finding]) -> list[str]:
     if not findings:
         return ["No cell of the paper's is in the ledger yet."]
     lines = [
-        "A conclusion holds where every comparison comes out as claimed. Behind a difference stands half of its 95 % interval: "
-        "from the seeds where both sides have several, otherwise (marked *) from the intervals over test episodes alone, which "
-        "know nothing of how seeds differ. It is certain where the interval leaves out 0.",
+        "A conclusion holds where every comparison comes out as claimed; where the paper says 'generally', most of them. "
+        "Behind a difference stands half of its 95 % interval: from the seeds where both sides have several, otherwise "
+        "(marked *) from the intervals over test episodes alone, which know nothing of how seeds differ. It is certain where "
+        "the interval leaves out 0.",
+        "",
+        *(f"- {line}" for line in summary(findings)),
     ]
     for finding in findings:
         lines += ["", f"### {finding.verdict.capitalize()}: {finding.conclusion.claim} (`{finding.recipe}`)", ""]
