@@ -46,6 +46,7 @@ def test_the_wheel_runs_the_command_in_a_clean_environment(clean_python: Path, t
     site = next(clean_python.parents[1].glob("lib/python*/site-packages"))
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel, cwd=tmp_path)
     assert (site / "protograph" / "py.typed").exists()
+    assert (site / "protograph" / "paper" / "gfsl.csv").exists()
     out = run(clean_python, "-m", "protograph", "train", *TINY, "--out", tmp_path / "run", "--json", cwd=tmp_path)
     assert '"h_mean"' in out
     assert (tmp_path / "run" / "operator.png").exists()

@@ -43,6 +43,18 @@ VERBS = {
     ],
     "evaluate": ["--root", "--shots", "--episodes", "--split", "--epoch", "--device", "--json"],
     "demo": ["--all", "--out", "--seed", "--device", "--json"],
+    "reproduce": [
+        "--dataset",
+        "--shots",
+        "--variant",
+        "--table",
+        "--recipe",
+        "--seeds",
+        "--jobs",
+        "--list",
+        "--engine",
+        "--set",
+    ],
     "variants": ["--plugin", "--json"],
     "datasets": ["--json"],
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from protograph.cli import app, train
+from protograph.cli import app, jobs, train
 from protograph.cli.jobs import run_all
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES
@@ -46,7 +46,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         script = tmp_path / "command"
         script.write_text(f"#!{sys.executable}\nimport pathlib, sys, time\nwords = sys.argv[3:]\n{lines}\n")
         script.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(script))
+        monkeypatch.setattr(jobs, "COMMAND", (str(script), "-m", "protograph"))
 
     return replaced
 
@@ -71,9 +71,9 @@ def test_after_a_failure_those_that_run_are_finished_and_no_other_begins(
         "print(1)\n"
         "sys.exit(name == 'bad')"
     )
-    for jobs, names in ((2, ("slow", "bad")), (1, ("bad", "late"))):
+    for at_once, names in ((2, ("slow", "bad")), (1, ("bad", "late"))):
         with pytest.raises(InputError, match="bad failed: exit code 1"):
-            run_all({name: [str(tmp_path), name] for name in names}, jobs, Silent())
+            run_all({name: [str(tmp_path), name] for name in names}, at_once, Silent())
     assert (tmp_path / "slow-ended").exists()
     assert not (tmp_path / "late").exists()
 

@@ -8,7 +8,9 @@ from protograph import __version__
 from protograph.cli.datasets import datasets_app
 from protograph.cli.demo import demo_command
 from protograph.cli.evaluate import evaluate_command
+from protograph.cli.jobs import end_with_parent
 from protograph.cli.relations import relations_command
+from protograph.cli.reproduce import reproduce_command
 from protograph.cli.train import train_command
 from protograph.cli.variants import variants_command
 
@@ -19,6 +21,7 @@ for name, command in (
     ("demo", demo_command),
     ("variants", variants_command),
     ("relations", relations_command),
+    ("reproduce", reproduce_command),
 ):
     app.command(name)(command)
 app.add_typer(datasets_app, name="datasets")
@@ -31,6 +34,7 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
     A classifier that knows many classes takes in new ones from one to five pictures, and uses what is known about how classes
     relate. Start with `protograph demo`.
     """
+    end_with_parent()
     if version:
         print(__version__)
         raise typer.Exit

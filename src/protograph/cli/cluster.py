@@ -1,0 +1,37 @@
+"""Runs of the command on a Ray cluster, whose machines see the same folders."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from protograph.cli.jobs import Ended, run_command
+from protograph.errors import InputError
+
+
+class Cluster:
+    """The engine for a cluster: Ray queues the runs and gives each its share of a GPU."""
+
+    slots: int | None = None
+
+    def __init__(self, jobs: int, gpu: bool) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise InputError('--engine ray needs Ray: pip install "protograph[ray]"') from error
+        self._ray: Any = ray
+        ray.init(ignore_reinit_error=True)  # the cluster of RAY_ADDRESS, or this machine
+        self._run = ray.remote(num_gpus=1 / jobs if gpu else 0, max_retries=0)(run_command)
+        self._begun: list[Any] = []
+
+    def submit(self, name: str, words: Sequence[str]) -> "Future[Ended]":
+        """Queue a run; what it says on the way is in Ray's logs."""
+        reference = self._run.options(name=name).remote(list(words))
+        self._begun.append(reference)
+        future: Future[Ended] = reference.future()
+        return future
+
+    def stop(self) -> None:
+        """End all that run."""
+        for reference in self._begun:
+            self._ray.cancel(reference, force=True)
+        self._ray.shutdown()

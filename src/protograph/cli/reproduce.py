@@ -1,0 +1,152 @@
+"""protograph reproduce"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from protograph.cli.display import ShownProgress, reported, show
+from protograph.cli.jobs import Engine, Processes, run_each
+from protograph.cli.options import AsJson, Device, Root, find_device
+from protograph.config import RECIPES
+from protograph.data import find_source, open_dataset
+from protograph.errors import InputError, unknown
+from protograph.paper.conclusions import conclusions, summary
+from protograph.paper.grid import Selection, plan
+from protograph.paper.ledger import entry_path, locked, read_ledger
+from protograph.paper.published import TITLES
+from protograph.paper.reproduce import Grid, beside, reproduce
+from protograph.paper.table import table_path, write_table
+
+ENGINES = ("local", "ray")
+
+
+@reported
+def reproduce_command(
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this dataset; repeatable. letters run the same grid on a CPU. (default: the paper's two)"),
+    ] = None,
+    shots: Annotated[
+        list[int] | None, typer.Option(help="Only this K; repeatable. (default: 1 and 5)", show_default=False)
+    ] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this model, see `protograph variants`; repeatable. (default: those of the tables)"),
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Only the cells of this table: {', '.join(TITLES)}; repeatable. (default: all)"),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help=f"How to train: {', '.join(RECIPES)}. (default: fast; letters: demo)")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="How many seeds of every cell. (default: 1; with neither --recipe nor --seeds, first every cell once, then "
+            "the further seeds and the paper recipe, the cells the paper argues with before the others)",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="How many runs at once; with --engine ray, on each GPU.", min=1)] = 1,
+    root: Root = None,
+    results: Annotated[Path, typer.Option(help="Folder of the ledger; RESULTS.md is written beside it.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Change a setting of the recipe wherever it has a use, such as --set epochs=5; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Where to run: local, or ray for the cluster that RAY_ADDRESS names, with shared folders.")
+    ] = "local",
+    device: Device = "auto",
+    listing: Annotated[bool, typer.Option("--list", help="Only say what is done and what is missing.")] = False,
+    table_only: Annotated[bool, typer.Option("--table-only", help="Only write RESULTS.md from the ledger.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the paper's tables, or any part of them, and put the numbers beside the published ones.
+
+    Every cell that is finished is kept under --results; RESULTS.md beside it has the tables and what they say of the paper's
+    conclusions. The same command goes on where it was interrupted and skips what is done. A run that fails does not stop the
+    others.
+    """  # fmt: skip
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if table_only:
+        path = write_table(results, read_ledger(results))
+        return show({"table": str(path)}, None, as_json) if as_json else print(path)
+    selection = Selection(dataset or (), shots or (), variant or (), table or ())
+    grid = Grid(plan(selection, recipe, seeds), results, runs, changes(change), root, device)
+    if listing:
+        return show_list(grid, as_json)
+    if engine == "local":
+        find_device(device)
+    progress = ShownProgress(quiet=as_json)
+    with locked(results):
+        for name in dict.fromkeys(task.cell.dataset for task in grid.missing(read_ledger(results))):
+            open_dataset(name, None if find_source(name).built_in else root, progress)  # decoded once, before many need it
+        where = open_engine(engine, jobs, device, progress)
+        failures = reproduce(
+            grid, lambda commands, done, failed, after: run_each(commands, where, done, failed, after), progress
+        )
+    ledger = read_ledger(results)
+    if as_json:
+        show(
+            {"done": len(grid.tasks) - len(grid.missing(ledger)), "failed": failures, "table": str(table_path(results))},
+            None,
+            True,
+        )
+    else:
+        print("\n".join([*summary(conclusions(ledger)), str(table_path(results))]))
+    if failures:
+        reasons = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in failures.items())
+        raise InputError(
+            f"{len(failures)} of {len(grid.tasks)} runs failed ({reasons}); the others are recorded: mend it and run the same "
+            "command again"
+        )
+    return None
+
+
+def changes(given: list[str] | None) -> dict[str, str]:
+    """Settings of the recipe by name."""
+    for change in given or ():
+        if "=" not in change:
+            raise InputError(f"--set takes NAME=VALUE, not '{change}'")
+    return {name: value for name, _, value in (change.partition("=") for change in given or ())}
+
+
+def open_engine(name: str, jobs: int, device: str, progress: ShownProgress) -> Engine:
+    """The engine of that name."""
+    if name == "local":
+        return Processes(jobs, progress)
+    from protograph.cli.cluster import Cluster
+
+    return Cluster(jobs, device != "cpu")
+
+
+def show_list(grid: Grid, as_json: bool) -> None:
+    """What is done, with its numbers, and what is missing."""
+    ledger = read_ledger(grid.results)
+    missing = grid.missing(ledger)
+    if as_json:
+        return show(
+            {
+                "done": [str(entry_path(grid.results, task)) for task in grid.tasks if task not in missing],
+                "missing": [str(entry_path(grid.results, task)) for task in missing],
+            },
+            None,
+            True,
+        )
+    title = f"{len(grid.tasks) - len(missing)} of {len(grid.tasks)} are in {grid.results}, in the order in which they are run"
+    listed = Table("dataset", "shots", "variant", "recipe", "seed", "", title=title, title_justify="left")
+    for task in grid.tasks:
+        cell = task.cell
+        state = "missing" if task not in ledger else beside(ledger[task].measures, None)
+        listed.add_row(cell.dataset, str(cell.shots), cell.variant, task.recipe, str(task.seed), state)
+    return show(None, listed, False)

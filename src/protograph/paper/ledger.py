@@ -1,0 +1,253 @@
+"""What was measured: one JSON file per cell, recipe and seed, and a lock so that one grid at a time writes them.
+
+results/{dataset}/{shots}-shot/{variant}/{recipe}-{seed}.json
+"""
+
+import json
+import math
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from statistics import fmean, stdev
+from typing import Any
+
+from protograph.config import Recipe, RunConfig
+from protograph.errors import InputError
+from protograph.evaluation import MEASURES, Measure, Measures
+from protograph.files import write_json
+from protograph.paper.grid import Task
+from protograph.paper.published import Cell
+from protograph.runs import Run
+
+KEYS = ("dataset", "shots", "variant", "recipe", "seed", "measures")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of the ledger."""
+
+    task: Task
+    measures: Measures
+    recipe: Recipe
+    fingerprint: str
+    versions: str
+
+
+def entry_path(results: Path, task: Task) -> Path:
+    """Where a task's numbers are kept."""
+    cell = task.cell
+    return results / cell.dataset / f"{cell.shots}-shot" / cell.variant / f"{task.recipe}-{task.seed}.json"
+
+
+def record(results: Path, task: Task, folder: Path) -> Entry:
+    """Copy what a finished run measured into the ledger, with all that its numbers depend on."""
+    run = Run.open(folder)
+    config, measured = run.config, run.measures
+    if measured is None:
+        raise InputError(f"{folder} is not finished: run the same command again")
+    own = Task(Cell(config.dataset, config.shots, config.variant), config.recipe.name, config.seed)
+    if own != task:
+        raise InputError(f"{folder} holds {own}, not {task}: choose another --runs, or remove the folder")
+    finished = datetime.fromtimestamp((folder / "measures.json").stat().st_mtime, UTC)
+    content = {
+        **{name: measured[name] for name in KEYS},
+        **{name: value for name, value in measured.items() if name not in KEYS},
+        "fingerprint": config.fingerprint,
+        "finished": finished.isoformat(timespec="seconds"),
+        "configuration": config.to_dict(),
+        "environment": json.loads((folder / "environment.json").read_text(encoding="utf-8")),
+    }
+    path = entry_path(results, task)
+    write_json(path, content)
+    return read_entry(results, path)
+
+
+def read_entry(results: Path, path: Path) -> Entry:
+    """One file, which must be whole and say what its place says."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        cell = Cell(content["dataset"], content["shots"], content["variant"])
+        task = Task(cell, content["recipe"], content["seed"])
+        measures = {name: Measure(**content["measures"][name]) for name in MEASURES}
+        if not all(math.isfinite(number) for measure in measures.values() for number in (measure.mean, measure.ci95)):
+            raise ValueError("a measure is not a finite number")
+        config = RunConfig.from_dict(content["configuration"])
+        environment = content["environment"]
+        versions = f"protograph {environment['protograph']}, torch {environment['torch']}, {environment['gpu'] or 'CPU'}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
+    if entry_path(results, task) != path:
+        raise InputError(f"{path} holds the numbers of {task}: move it back to {entry_path(results, task)}, or remove it")
+    return Entry(task, measures, config.recipe, config.fingerprint, versions)
+
+
+def read_ledger(results: Path) -> dict[Task, Entry]:
+    """All that was recorded."""
+    entries = [read_entry(results, path) for path in sorted(results.glob("*/*-shot/*/[!.]*.json"))]
+    return {entry.task: entry for entry in entries}
+
+
+@dataclass(frozen=True)
+class Score:
+    """One measure of a cell over its seeds.
+
+    values: of each seed
+    ci95: 95 % interval over test episodes, of one seed (the mean of those of several)
+    """
+
+    values: tuple[float, ...]
+    ci95: float
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return fmean(self.values)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation between seeds; of one seed, its interval over episodes."""
+        return stdev(self.values) if len(self.values) > 1 else self.ci95
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.spread:.2f}"
+
+
+Scores = dict[str, Score]
+
+
+def scores(ledger: Mapping[Task, Entry], recipe: str) -> dict[Cell, Scores]:
+    """What the ledger knows of each cell by one recipe, over all seeds it has."""
+    found: dict[Cell, list[Measures]] = {}
+    for task, entry in sorted(ledger.items()):
+        if task.recipe == recipe:
+            found.setdefault(task.cell, []).append(entry.measures)
+    return {
+        cell: {name: Score(tuple(one[name].mean for one in seeds), fmean(one[name].ci95 for one in seeds)) for name in MEASURES}
+        for cell, seeds in found.items()
+    }
+
+
+@contextmanager
+def locked(results: Path) -> Iterator[None]:
+    """Keep every other grid off a results folder; refused while another one is at work there.
+
+    The lock is a file that names its process. One that a dead process left is moved away first, and moved back should another
+    grid have been quicker.
+    """
+    results.mkdir(parents=True, exist_ok=True)
+    lock = results / ".lock"
+    own = {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid()), "since": _now(), "token": token_hex(8)}
+    contested = False
+    while True:
+        try:
+            _put(lock, json.dumps(own))
+        except FileExistsError:
+            _remove_dead(lock)
+            contested = True
+            continue
+        if contested:
+            time.sleep(0.1)  # for another grid that saw the dead lock too and is about to move this one away
+        if _holder(lock) == own:
+            break
+    for left in (*results.glob(".lock.*"), *results.glob("*/*/*/.*.json.*")):  # by a grid that was killed while writing
+        left.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        if _holder(lock) == own:
+            lock.unlink()
+
+
+def _put(lock: Path, content: str) -> None:
+    """Make the lock, whole; FileExistsError where there is one."""
+    handle, name = tempfile.mkstemp(dir=lock.parent, prefix=".lock.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        try:
+            os.link(name, lock)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            with lock.open("x", encoding="utf-8") as file:
+                file.write(content)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _remove_dead(lock: Path) -> None:
+    """Remove the lock of a process that is no more; refuse where it still is."""
+    holder = _holder(lock)
+    if holder is None:  # released this moment
+        return
+    if holder["host"] != socket.gethostname():
+        raise InputError(
+            f"{lock.parent} is in use by process {holder['pid']} on {holder['host']} since {holder['since']}: wait for it, or "
+            f"remove {lock} if it is no more"
+        )
+    if _alive(holder["pid"]) and holder["born"] == _born(holder["pid"]):
+        raise InputError(
+            f"{lock.parent} is in use by process {holder['pid']} since {holder['since']}: wait for it, or choose another "
+            "--results"
+        )
+    aside = lock.with_name(f".lock.{token_hex(8)}.dead")
+    try:
+        os.replace(lock, aside)
+    except FileNotFoundError:
+        return
+    if _holder(aside) != holder:
+        with suppress(OSError):
+            os.link(aside, lock)
+    aside.unlink(missing_ok=True)
+
+
+def _holder(lock: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(lock.read_text(encoding="utf-8"))
+        return {name: found[name] for name in ("pid", "host", "born", "since", "token")}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{lock} is damaged: remove it if no other grid is running") from error
+
+
+def _alive(pid: int) -> bool:
+    if sys.platform == "win32":
+        import ctypes
+
+        process = ctypes.windll.kernel32.OpenProcess(0x1000, False, pid)  # PROCESS_QUERY_LIMITED_INFORMATION
+        ctypes.windll.kernel32.CloseHandle(process)
+        return bool(process)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return _state(pid)[:1] != ["Z"]  # dead, only not yet buried by its parent
+
+
+def _born(pid: int) -> str:
+    """When a process started, where the system says so: a number that is used again is another process."""
+    state = _state(pid)
+    return state[19] if state else ""
+
+
+def _state(pid: int) -> list[str]:
+    """Linux: what /proc says of a process from its state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")

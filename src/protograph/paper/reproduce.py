@@ -1,0 +1,149 @@
+"""The grid as runs of the command: which are missing, how each is trained, and what becomes of those that finish."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protograph.config import RECIPES, Recipe, recipe_for, unused
+from protograph.data import DATASETS, find_source
+from protograph.errors import InputError, unknown
+from protograph.evaluation import Measures
+from protograph.paper.grid import Task
+from protograph.paper.ledger import Entry, read_ledger, record
+from protograph.paper.published import published
+from protograph.paper.table import write_table
+from protograph.progress import Progress
+from protograph.variants import Variant, find_variant
+
+# (commands, done, failed, after), as `cli.jobs.run_each` takes them behind its engine
+RunEach = Callable[
+    [Mapping[str, Sequence[str]], Callable[[str, str], None], Callable[[str, str], None], Mapping[str, str]], None
+]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is to be run, and where its traces go.
+
+    tasks:   in the order in which they are begun
+    changes: to the recipe, for the variants that have a use for them
+    device, root: as `train` takes them
+    """
+
+    tasks: Sequence[Task]
+    results: Path
+    runs: Path
+    changes: Mapping[str, str] = field(default_factory=dict)
+    root: Path | None = None
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        settings = vars(next(iter(RECIPES.values())))
+        for name in self.changes:
+            if name not in settings or name == "name":
+                raise unknown("recipe setting", name, set(settings) - {"name"})
+            if not any(_uses(find_variant(task.cell.variant), name) for task in self.tasks):
+                raise InputError(f"none of the cells has a use for the recipe's setting '{name}': leave it out")
+        for task in self.tasks:
+            self.recipe(task)  # finds wrong values
+
+    def recipe(self, task: Task) -> Recipe:
+        """The recipe a task is trained by."""
+        own, source = find_variant(task.cell.variant), DATASETS[task.cell.dataset]
+        return recipe_for(own, task.recipe, self.changes, source.changes)
+
+    def missing(self, ledger: Mapping[Task, Entry]) -> list[Task]:
+        """The tasks the ledger has not; one that was trained by other settings is refused, since one file holds one number."""
+        for task in self.tasks:
+            if task in ledger and (there := ledger[task].recipe) != (here := self.recipe(task)):
+                other = next(name for name in vars(here) if getattr(here, name) != getattr(there, name))
+                raise InputError(
+                    f"{self.results} has {task} with {other} {getattr(there, other)!r}, not {getattr(here, other)!r}: "
+                    "choose another --results and --runs, or give the same --set"
+                )
+        return [task for task in self.tasks if task not in ledger]
+
+    def folder(self, task: Task) -> Path:
+        """The run folder of a task."""
+        cell = task.cell
+        return self.runs / cell.dataset / f"{cell.shots}-shot" / cell.variant / f"{task.recipe}-{task.seed}"
+
+    def start(self, task: Task) -> tuple[str, Path] | None:
+        """Name and run folder of the stage before, the same for every K and every variant that starts from it."""
+        if (after := find_variant(task.cell.variant).after) is None:
+            return None
+        place = self.runs / task.cell.dataset / after / f"{task.recipe}-{task.seed}"
+        return f"{task.cell.dataset} {after} {task.recipe}-{task.seed}", place
+
+    def commands(self, tasks: Sequence[Task]) -> tuple[dict[str, list[str]], dict[str, str]]:
+        """Lines of arguments by name; and of a name, the one that has to be done before.
+
+        The stage before is a command of its own ahead of the first that needs it: it is trained once, however many wait for it.
+        """
+        lines: dict[str, list[str]] = {}
+        after: dict[str, str] = {}
+        for task in tasks:
+            variant, shots = task.cell.variant, [f"--shots={task.cell.shots}"]
+            if start := self.start(task):
+                first, place = start
+                before = find_variant(variant).after
+                assert before is not None
+                lines.setdefault(first, self._train(task, before, [], place))
+                after[str(task)] = first
+                shots.append(f"--start={place.resolve()}")
+            lines[str(task)] = self._train(task, variant, shots, self.folder(task))
+        return lines, after
+
+    def _train(self, task: Task, variant: str, more: Sequence[str], out: Path) -> list[str]:
+        built_in = find_source(task.cell.dataset).built_in
+        root = [] if self.root is None or built_in else [f"--root={self.root.expanduser().resolve()}"]
+        used = [f"--set={name}={value}" for name, value in self.changes.items() if _uses(find_variant(variant), name)]
+        return [
+            "train", f"--dataset={task.cell.dataset}", f"--variant={variant}", f"--recipe={task.recipe}", f"--seed={task.seed}",
+            f"--device={self.device}", f"--out={out.resolve()}", *more, *root, *used,
+        ]  # fmt: skip
+
+
+def reproduce(grid: Grid, run_each: RunEach, progress: Progress) -> dict[str, str]:
+    """Run what is missing, recording each cell as it finishes; why the others failed, by name."""
+    ledger = read_ledger(grid.results)
+    missing = grid.missing(ledger)
+    named = {str(task): task for task in missing}
+    commands, after = grid.commands(missing)
+    failures: dict[str, str] = {}
+    write_table(grid.results, ledger)
+    with progress.task("cells", len(grid.tasks), "cells", done=len(grid.tasks) - len(missing)) as advance:
+
+        def done(name: str, _: str) -> None:
+            if name not in named:  # a first stage: no cell
+                return
+            task = named[name]
+            try:
+                entry = record(grid.results, task, grid.folder(task))
+            except InputError as error:
+                failed(name, str(error))
+                return
+            ledger[task] = entry
+            write_table(grid.results, ledger)
+            advance(1)
+            progress.say(f"{name}: {beside(entry.measures, published().get(task.cell))}")
+
+        def failed(name: str, reason: str) -> None:
+            failures[name] = reason
+            progress.say(f"{name} failed: {reason}")
+
+        run_each(commands, done, failed, after)
+    return failures
+
+
+def beside(measures: Measures, paper: Measures | None) -> str:
+    """The two measures that count most, beside the paper's where it has them."""
+    shown = []
+    for name, label in (("h_mean", "H-Mean"), ("joint_joint", "Joint-Joint")):
+        shown.append(f"{label} {measures[name]}" + (f" (paper {paper[name]})" if paper else ""))
+    return ", ".join(shown)
+
+
+def _uses(variant: Variant, setting: str) -> bool:
+    before = find_variant(variant.after) if variant.after else None
+    return setting not in unused(variant) or (before is not None and setting not in unused(before))

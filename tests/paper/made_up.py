@@ -1,0 +1,56 @@
+"""Made-up runs and ledgers."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protograph.config import RunConfig, recipe_for
+from protograph.data import DATASETS
+from protograph.evaluation import MEASURES
+from protograph.files import write_json
+from protograph.paper.grid import Task
+from protograph.paper.ledger import record
+from protograph.paper.published import Cell
+from protograph.variants import find_variant
+
+ENVIRONMENT = {"protograph": "0", "python": "3", "torch": "2", "platform": "here", "threads": 1, "gpu": None}
+
+
+def numbers(task: Task) -> dict[str, dict[str, float]]:
+    """Six measures that depend on the task alone."""
+    digest = hashlib.blake2b(str(task).encode()).digest()
+    return {name: {"mean": 30 + digest[place] / 10, "ci95": 0.5} for place, name in enumerate(MEASURES)}
+
+
+def make_run(folder: Path, task: Task, measures: Mapping[str, Any] | None = None, **more: Any) -> Path:
+    """A run folder as a training of the task would leave it behind."""
+    recipe = recipe_for(find_variant(task.cell.variant), task.recipe, {}, DATASETS[task.cell.dataset].changes)
+    cell = task.cell
+    config = RunConfig(cell.dataset, cell.variant, cell.shots, task.seed, "conv4-32", (), recipe, "pictures-1")
+    write_json(folder / "environment.json", ENVIRONMENT)
+    write_json(folder / "config.json", {**config.to_dict(), **more})
+    said = {"dataset": cell.dataset, "shots": cell.shots, "variant": cell.variant, "recipe": task.recipe, "seed": task.seed}
+    measured = {**said, "measures": measures or numbers(task), "epoch": 3, "training_seconds": 1.0}
+    write_json(folder / "measures.json", measured)
+    return folder
+
+
+def make_ledger(results: Path, values: Mapping[tuple[Cell, str], Mapping[str, list[float]]], ci95: float = 0.5) -> Path:
+    """A ledger in which a cell by a recipe has, of each measure, these values by seed; 40 where a measure is not given."""
+    for (cell, recipe), own in values.items():
+        for seed in range(len(next(iter(own.values())))):
+            measures = {name: {"mean": own[name][seed] if name in own else 40.0, "ci95": ci95} for name in MEASURES}
+            task = Task(cell, recipe, seed)
+            record(results, task, make_run(results.parent / "made-up" / str(task), task, measures))
+    return results
+
+
+def contents(results: Path) -> dict[str, dict[str, Any]]:
+    """Everything in a ledger that two trainings of the same have in common."""
+    found = {str(path.relative_to(results)): json.loads(path.read_text()) for path in results.glob("*/*/*/*.json")}
+    return {
+        name: {key: value for key, value in content.items() if key not in ("finished", "training_seconds", "setup_seconds")}
+        for name, content in found.items()
+    }

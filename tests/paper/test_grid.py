@@ -1,0 +1,83 @@
+import pytest
+
+from protograph.errors import InputError
+from protograph.paper.grid import ARGUED, FIGURE, Selection, Task, plan, priorities
+from protograph.paper.published import VARIANT_OF, Cell, gfsl_rows, published
+
+
+def test_without_a_selection_the_cells_are_those_of_the_tables_in_their_order() -> None:
+    assert Selection().cells() == list(published())
+    assert Selection().cells()[0] == Cell("mini-imagenet", 1, "pn+")
+
+
+def test_the_order_of_the_whole_plan() -> None:
+    tasks = plan(Selection())
+    assert tasks == priorities()
+    assert len(set(tasks)) == len(tasks) == 44 + 2 * 9 + 9 + 18 + 2 * 35
+    stages = [
+        [Task(cell, "fast", 0) for cell in published()],
+        [Task(cell, "fast", seed) for seed in (1, 2) for cell in ARGUED],
+        [Task(cell, "paper", 0) for cell in ARGUED],
+        [Task(cell, "fast", 0) for cell in FIGURE],
+    ]
+    flat = [task for stage in stages for task in stage]
+    assert tasks[: len(flat)] == flat
+    assert {task.seed for task in tasks[len(flat) :]} == {1, 2}
+
+
+def test_a_recipe_and_seeds_are_taken_at_their_word() -> None:
+    tasks = plan(Selection(datasets=("cub",), shots=(1,)), "paper", 3)
+    assert {task.recipe for task in tasks} == {"paper"}
+    cells = [cell for cell in published() if cell.dataset == "cub" and cell.shots == 1]
+    assert [task.cell for task in tasks[: len(cells)]] == cells
+    assert len(tasks) == 3 * len(cells)
+    further = [task.cell in ARGUED for task in tasks[len(cells) :]]
+    assert further == sorted(further, reverse=True)
+    assert plan(Selection(), "fast") == [Task(cell, "fast", 0) for cell in published()]
+    assert {(task.recipe, task.seed) for task in plan(Selection(), seeds=2)} == {("fast", 0), ("fast", 1)}
+
+
+@pytest.mark.parametrize("table", ["CUB", "mIN", "opdist_CUB", "opdist_mIN"])
+def test_a_table_has_its_own_cells(table: str) -> None:
+    assert Selection(tables=(table,)).cells() == [
+        cell for cell in published() if any(row.cell == cell and row.table == table for row in gfsl_rows())
+    ]
+    assert {task.cell for task in plan(Selection(tables=(table,)))} == set(Selection(tables=(table,)).cells())
+
+
+def test_selections_are_combined() -> None:
+    assert Selection(("cub",), (1,), ("gcgpn-aux",)).cells() == [Cell("cub", 1, "gcgpn-aux")]
+    found = Selection(variants=("gcgpn-aux-fc", "pn+")).cells()
+    assert len(found) == 2 + 4
+    assert Selection(("cub",), (10,), ("dfslwof-att",)).cells() == [Cell("cub", 10, "dfslwof-att")]
+    assert set(Selection(shots=(3,)).cells()) == {cell for cell in FIGURE if cell.shots == 3}
+    assert Selection(("cub",), (), ("teen",)).cells() == [Cell("cub", 1, "teen"), Cell("cub", 5, "teen")]
+
+
+def test_the_letters_have_the_same_grid() -> None:
+    assert Selection(("letters",)).cells() == [Cell("letters", shots, v) for shots in (1, 5) for v in VARIANT_OF.values()]
+    assert {(task.recipe, task.seed) for task in plan(Selection(("letters",)))} == {("demo", 0)}
+    assert {task.recipe for task in plan(Selection(("letters", "cub")), seeds=1)} == {"demo", "fast"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"datasets": ("cup",)}, "'cup'.*cub"),
+        ({"variants": ("gcgpn-axu",)}, "gcgpn-aux"),
+        ({"variants": ("cosine",)}, "'cosine' is the first stage"),
+        ({"tables": ("Cub",)}, "'Cub'.*CUB"),
+        ({"shots": (0,)}, "at least 1"),
+        ({"tables": ("CUB",), "datasets": ("mini-imagenet",)}, "no cell"),
+    ],
+)
+def test_what_cannot_be_selected_is_refused(wrong: dict[str, tuple[str, ...]], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        Selection(**wrong).cells()  # type: ignore[arg-type]
+
+
+def test_unknown_recipes_and_no_seeds_are_refused() -> None:
+    with pytest.raises(InputError, match=r"'fats'.*fast"):
+        plan(Selection(), "fats")
+    with pytest.raises(InputError, match="at least 1, not 0"):
+        plan(Selection(), seeds=0)

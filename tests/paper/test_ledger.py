@@ -1,0 +1,165 @@
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper.made_up import make_ledger, make_run, numbers
+from protograph.errors import InputError
+from protograph.evaluation import MEASURES
+from protograph.paper.grid import Task
+from protograph.paper.ledger import entry_path, locked, read_ledger, record, scores
+from protograph.paper.published import Cell
+
+CELL = Cell("cub", 5, "gcgpn-aux")
+TASK = Task(CELL, "fast", 2)
+
+
+def test_an_entry_has_the_place_and_the_words_of_the_contract(tmp_path: Path) -> None:
+    record(tmp_path / "results", TASK, make_run(tmp_path / "run", TASK))
+    path = tmp_path / "results" / "cub" / "5-shot" / "gcgpn-aux" / "fast-2.json"
+    content = json.loads(path.read_text())
+    assert [content[key] for key in ("dataset", "shots", "variant", "recipe", "seed")] == ["cub", 5, "gcgpn-aux", "fast", 2]
+    assert content["measures"] == numbers(TASK)
+    assert content["fingerprint"] == "pictures-1"
+    assert content["configuration"]["recipe"]["test_queries"] == 10
+    assert {"environment", "finished", "training_seconds", "epoch"} <= content.keys()
+    (task, entry), *more = read_ledger(tmp_path / "results").items()
+    assert (task, more) == (TASK, [])
+    assert {name: vars(measure) for name, measure in entry.measures.items()} == numbers(TASK)
+
+
+def test_recording_twice_leaves_the_same_file(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", TASK)
+    record(tmp_path, TASK, folder)
+    before = entry_path(tmp_path, TASK).read_bytes()
+    record(tmp_path, TASK, folder)
+    assert entry_path(tmp_path, TASK).read_bytes() == before
+
+
+def test_a_run_of_something_else_or_without_an_end_is_not_recorded(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", Task(CELL, "fast", 1))
+    with pytest.raises(InputError, match="holds cub 5-shot gcgpn-aux fast-1, not cub 5-shot gcgpn-aux fast-2"):
+        record(tmp_path / "results", TASK, folder)
+    (folder / "measures.json").unlink()
+    with pytest.raises(InputError, match="not finished"):
+        record(tmp_path / "results", TASK, folder)
+    assert not (tmp_path / "results").exists()
+
+
+def nothing(content: dict[str, Any]) -> None:
+    content.clear()
+
+
+def no_h_mean(content: dict[str, Any]) -> None:
+    del content["measures"]["h_mean"]
+
+
+def no_number(content: dict[str, Any]) -> None:
+    content["measures"]["h_mean"]["mean"] = float("nan")
+
+
+@pytest.mark.parametrize("damage", [nothing, no_h_mean, no_number])
+def test_a_damaged_file_is_named(tmp_path: Path, damage: Any) -> None:
+    record(tmp_path, TASK, make_run(tmp_path / "run", TASK))
+    path = entry_path(tmp_path, TASK)
+    content = json.loads(path.read_text())
+    damage(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"fast-2\.json is damaged .*remove it"):
+        read_ledger(tmp_path)
+
+
+def test_a_file_cut_short_or_at_another_place_is_named(tmp_path: Path) -> None:
+    record(tmp_path, TASK, make_run(tmp_path / "run", TASK))
+    path = entry_path(tmp_path, TASK)
+    moved = path.rename(path.with_name("fast-7.json"))
+    with pytest.raises(InputError, match=r"fast-7\.json holds the numbers of cub 5-shot gcgpn-aux fast-2"):
+        read_ledger(tmp_path)
+    moved.write_bytes(moved.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"fast-7\.json is damaged"):
+        read_ledger(tmp_path)
+
+
+def test_scores_are_means_over_seeds(tmp_path: Path) -> None:
+    results = make_ledger(
+        tmp_path / "results", {(CELL, "fast"): {"h_mean": [40.0, 44.0, 45.0]}, (CELL, "paper"): {"h_mean": [50.0]}}
+    )
+    ledger = read_ledger(results)
+    several, one = scores(ledger, "fast")[CELL], scores(ledger, "paper")[CELL]
+    assert several["h_mean"].mean == 43.0
+    assert several["h_mean"].spread == pytest.approx(((3**2 + 1 + 2**2) / 2) ** 0.5)
+    assert (one["h_mean"].mean, one["h_mean"].spread) == (50.0, 0.5)
+    assert list(one) == list(MEASURES)
+    assert scores(ledger, "demo") == {}
+
+
+def test_a_second_grid_is_refused_while_the_first_is_at_work(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        with pytest.raises(InputError, match=f"in use by process {os.getpid()} since .*--results"), locked(tmp_path):
+            pass
+        assert (tmp_path / ".lock").exists()
+    assert list(tmp_path.iterdir()) == []
+    with locked(tmp_path):
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    dead = {"pid": process.pid, "host": socket.gethostname(), "born": "", "since": "then", "token": ""}
+    (tmp_path / ".lock").write_text(json.dumps(dead))
+    with locked(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_many_that_find_a_dead_lock_one_takes_it_over(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(
+        json.dumps({"pid": 2**22, "host": socket.gethostname(), "born": "", "since": "then", "token": ""})
+    )
+    together, holding, most = threading.Barrier(8), 0, 0
+
+    def take() -> str:
+        nonlocal holding, most
+        together.wait()
+        try:
+            with locked(tmp_path):
+                holding += 1
+                most = max(most, holding)
+                time.sleep(0.2)
+                holding -= 1
+        except InputError as error:
+            return str(error)
+        return "held"
+
+    with ThreadPoolExecutor(8) as threads:
+        ends = [future.result() for future in [threads.submit(take) for _ in range(8)]]
+    assert (ends.count("held"), most) == (1, 1)
+    assert all("in use by process" in end for end in ends if end != "held")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_whose_number_another_process_has_by_now_is_taken_over(tmp_path: Path) -> None:
+    dead = {"pid": os.getpid(), "host": socket.gethostname(), "born": "long ago", "since": "then", "token": ""}
+    (tmp_path / ".lock").write_text(json.dumps(dead))
+    with locked(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_of_another_machine_is_respected(tmp_path: Path) -> None:
+    far = {"pid": 1, "host": "far-away", "born": "", "since": "then", "token": ""}
+    (tmp_path / ".lock").write_text(json.dumps(far))
+    with pytest.raises(InputError, match="process 1 on far-away since then"), locked(tmp_path):
+        pass
+    (tmp_path / ".lock").write_text("{")
+    with pytest.raises(InputError, match="is damaged: remove it"), locked(tmp_path):
+        pass

@@ -1,0 +1,448 @@
+"""The grid from the command, mostly with a stand-in for the trainer."""
+
+import functools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import types
+import warnings
+from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from paper.made_up import contents
+from protograph import training
+from protograph.cli import app, jobs
+from protograph.cli import reproduce as verb
+from protograph.cli import train as train_verb
+from protograph.cli.jobs import Ended
+from protograph.config import RECIPES, recipe_for
+from protograph.data import DATASETS, Dataset, Source, open_dataset
+from protograph.errors import InputError
+from protograph.evaluation import MEASURES
+from protograph.paper.grid import Selection, plan
+from protograph.paper.ledger import locked, read_ledger
+from protograph.paper.reproduce import Grid
+from protograph.variants import VARIANTS, find_variant
+
+HERE = Path(__file__).parent
+SMALL = ["--dataset=letters", "--variant=pn+", "--variant=dfslwof-att", "--variant=teen", "--variant=gcgpn-aux"]
+
+
+def reproduce(*arguments: str | Path) -> Result:
+    environment = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1", "PROTOGRAPH_DATA": None}
+    words = ["reproduce", *map(str, arguments)]
+    return CliRunner(env=environment).invoke(app, words, prog_name="protograph")
+
+
+@pytest.fixture
+def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, where `train` is the stand-in; its log."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(verb, "open_dataset", lambda *_: None)
+    monkeypatch.setattr(jobs, "COMMAND", (sys.executable, "-S", str(HERE / "fake_train.py")))
+    recipes = {
+        f"{variant} {name}": asdict(recipe_for(find_variant(variant), name, {}, DATASETS["letters"].changes))
+        for variant in VARIANTS
+        for name in RECIPES
+    }
+    monkeypatch.setenv("FAKE_RECIPES", json.dumps(recipes))
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    return tmp_path / "log"
+
+
+def logged(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def test_the_missing_cells_are_run_and_recorded_and_done_ones_skipped(faked: Path) -> None:
+    result = reproduce(*SMALL, "--shots=1")
+    assert result.exit_code == 0, result.stderr
+    assert len(contents(Path("results"))) == 4
+    assert Path("results/letters/1-shot/gcgpn-aux/demo-0.json").exists()
+    assert "letters 1-shot pn+ demo-0: epoch 1" in result.stderr
+    assert "letters 1-shot pn+ demo-0: H-Mean" in result.stderr
+    assert result.stdout.strip() == str(Path("RESULTS.md").resolve())
+    assert len(logged(faked)) == 2 * 5  # and the first stage
+    written = Path("RESULTS.md").read_bytes()
+    Path("RESULTS.md").unlink()
+    assert reproduce(*SMALL, "--shots=1").exit_code == 0
+    assert len(logged(faked)) == 2 * 5
+    assert Path("RESULTS.md").read_bytes() == written
+    assert reproduce(*SMALL, "--seeds=2").exit_code == 0
+    assert len(contents(Path("results"))) == 4 * 2 * 2
+    assert not Path("results/.lock").exists()
+
+
+def test_the_first_stage_is_trained_once_before_those_that_need_it(faked: Path) -> None:
+    result = reproduce("--dataset=letters", "--variant=dfslwof-att", "--variant=teen", "--seeds=2", "--jobs=4")
+    assert result.exit_code == 0, result.stderr
+    events = logged(faked)
+    for seed in (0, 1):
+        first = str(Path("runs/letters/cosine").resolve() / f"demo-{seed}")
+        ends = [event["time"] for event in events if event["out"] == first and event["event"] == "end"]
+        assert len([event for event in events if event["out"] == first]) == 2
+        later = [
+            event["time"] for event in events
+            if event["event"] == "begin" and event["out"].endswith(f"demo-{seed}") and event["out"] != first
+        ]  # fmt: skip
+        assert len(later) == 4
+        assert min(later) > ends[0]
+
+
+def test_cells_run_side_by_side_and_begin_in_order(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_SECONDS", "0.4")
+    assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--variant=gcgpn-aux", "--jobs=2").exit_code == 0
+    assert [event["event"] for event in logged(faked)] == ["begin", "begin", "end", "end"]
+
+
+def test_one_failing_cell_does_not_stop_the_others(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FAILS", "--variant=pn+")
+    result = reproduce(*SMALL, "--shots=1")
+    assert result.exit_code == 2
+    assert len(contents(Path("results"))) == 3
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: 1 of 4 runs failed (letters 1-shot pn+ demo-0: made up to fail)")
+    monkeypatch.delenv("FAKE_FAILS")
+    assert reproduce(*SMALL, "--shots=1").exit_code == 0
+    assert len(contents(Path("results"))) == 4
+
+
+def test_where_the_first_stage_fails_those_behind_it_are_not_begun(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FAILS", "--variant=cosine")
+    result = reproduce(*SMALL, "--shots=1", "--jobs=2", "--json")
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert found["done"] == 2
+    assert found["failed"] == {
+        "letters cosine demo-0": "made up to fail",
+        **{
+            f"letters 1-shot {variant} demo-0": "not begun, since letters cosine demo-0 failed"
+            for variant in ("dfslwof-att", "teen")
+        },
+    }
+
+
+def test_a_second_grid_refuses(faked: Path) -> None:
+    with locked(Path("results")):
+        result = reproduce(*SMALL)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"in use by process {os.getpid()}" in result.stderr
+        assert reproduce(*SMALL, "--list").exit_code == 0
+    assert not faked.exists()
+
+
+def test_the_list_says_what_is_done_and_what_is_missing(faked: Path) -> None:
+    assert reproduce("--dataset=letters", "--shots=5", "--variant=pn+").exit_code == 0
+    listed = json.loads(reproduce(*SMALL, "--list", "--json").stdout)
+    assert listed["done"] == ["results/letters/5-shot/pn+/demo-0.json"]
+    assert len(listed["missing"]) == 7
+    shown = reproduce(*SMALL, "--list").stdout
+    assert "1 of 8 are in results" in shown
+    assert shown.count("missing") == 7
+
+
+def test_the_table_alone_comes_from_the_ledger(faked: Path) -> None:
+    assert reproduce(*SMALL, "--shots=1").exit_code == 0
+    before = Path("RESULTS.md").read_bytes()
+    Path("RESULTS.md").write_text("touched by hand")
+    assert reproduce("--table-only").exit_code == 0
+    assert Path("RESULTS.md").read_bytes() == before
+
+
+def test_a_damaged_file_of_the_ledger_is_named_before_anything_runs(faked: Path) -> None:
+    path = Path("results/letters/1-shot/pn+/demo-0.json")
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    result = reproduce(*SMALL)
+    assert result.exit_code == 2
+    assert f"{path} is damaged" in result.stderr
+    assert not faked.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--set=epochz=3"], ["'epochz'", "epochs"]),
+        (["--set=epochs"], ["NAME=VALUE"]),
+        (["--set=epochs=few"], ["whole number", "'few'"]),
+        (["--variant=gcgpn-aux", "--set=batch=4"], ["none of the cells", "'batch'"]),
+        (["--variant=gcgpn-axu"], ["'gcgpn-axu'", "gcgpn-aux"]),
+        (["--recipe=papr"], ["'papr'", "paper"]),
+        (["--table=CAB"], ["'CAB'", "CUB"]),
+        (["--engine=spark"], ["'spark'", "ray"]),
+        (["--device=toaster"], ["'toaster'"]),
+        (["--seeds=0"], ["at least 1"]),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(faked: Path, arguments: list[str], named: list[str]) -> None:
+    result = reproduce("--dataset=letters", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert all(words in result.stderr for words in named)
+    assert not Path("results").exists()
+
+
+def test_a_dataset_that_cannot_be_opened_is_refused_before_anything_runs(
+    faked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "open_dataset", open_dataset)
+    monkeypatch.delenv("PROTOGRAPH_DATA", raising=False)
+    result = reproduce("--table=CUB", "--root", tmp_path / "nowhere")
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+    result = reproduce("--table=CUB")
+    assert "dataset 'cub' needs its files" in result.stderr
+    assert not faked.exists()
+
+
+def test_numbers_by_other_settings_are_not_mixed_into_a_ledger(faked: Path) -> None:
+    assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn").exit_code == 0
+    result = reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--set=epochs=2")
+    assert result.exit_code == 2
+    assert "with epochs 10, not 2" in result.stderr
+
+
+def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:
+    tasks = plan(Selection(("cub",), (5,), ("dfslwof-att", "gcgpn")), "fast", 1)
+    changes = {"batch": "8", "seen_queries": "9", "epochs": "2"}
+    grid = Grid(tasks, tmp_path / "results", tmp_path / "runs", changes, Path("pictures"), "cpu")
+    lines, after = grid.commands(tasks)
+    assert list(lines) == ["cub cosine fast-0", "cub 5-shot dfslwof-att fast-0", "cub 5-shot gcgpn fast-0"]
+    assert after == {"cub 5-shot dfslwof-att fast-0": "cub cosine fast-0"}
+    first, second, third = ({word for word in words if "--set" in word} for words in lines.values())
+    assert first == {"--set=batch=8", "--set=epochs=2"}
+    assert second == {"--set=batch=8", "--set=seen_queries=9", "--set=epochs=2"}
+    assert third == {"--set=seen_queries=9", "--set=epochs=2"}
+    start = tmp_path / "runs" / "cub" / "cosine" / "fast-0"
+    assert f"--out={start}" in lines["cub cosine fast-0"]
+    assert f"--start={start}" in lines["cub 5-shot dfslwof-att fast-0"]
+    assert f"--root={Path('pictures').resolve()}" in lines["cub 5-shot gcgpn fast-0"]
+    assert "--shots=5" in lines["cub 5-shot gcgpn fast-0"]
+
+
+def grid_in_a_process(arguments: list[str]) -> multiprocessing.process.BaseProcess:
+    """A grid in a fork of this process, which spares it the imports."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # forks and threads: these here are idle
+        process = multiprocessing.get_context("fork").Process(target=lambda: os._exit(reproduce(*arguments).exit_code))
+        process.start()
+    return process
+
+
+def test_killing_the_grid_at_random_ends_with_the_same_ledger(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = [*SMALL, "--jobs=2"]
+    assert reproduce(*arguments, "--results=whole/results", "--runs=whole/runs").exit_code == 0
+    whole = contents(Path("whole/results"))
+    assert len(whole) == 8
+    faked.unlink()
+    monkeypatch.setenv("FAKE_SECONDS", "0.2")
+    delays, kills = random.Random(0), 0
+    while True:
+        process = grid_in_a_process(arguments)
+        process.join(delays.uniform(0.05, 0.7))
+        if process.exitcode is None:
+            os.kill(process.pid or 0, delays.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+            process.join()
+            kills += 1
+        elif process.exitcode == 0:
+            break
+        assert kills < 60
+    assert kills > 2
+    assert contents(Path("results")) == whole
+    assert Path("RESULTS.md").read_bytes() == Path("whole/RESULTS.md").read_bytes()
+    assert list(Path("results").rglob(".*")) == []
+
+
+def test_a_killed_grid_takes_its_runs_along(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_SECONDS", "30")
+    process = grid_in_a_process([*SMALL, "--jobs=2"])
+    deadline = time.monotonic() + 20
+    while not faked.exists() or len(logged(faked)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join()
+    pids = [event["pid"] for event in logged(faked)]
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_real_command_ends_with_the_one_that_began_it(tmp_path: Path) -> None:
+    """Not the stand-in: `protograph` itself watches."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; from protograph.cli.jobs import end_with_parent as e; e(); time.sleep(60)"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, jobs.WATCH: "1"},
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(50) == 130
+
+
+class FakeRay(types.ModuleType):
+    """As much of Ray as the engine uses: runs at once, here."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.asked: list[tuple[str, float]] = []
+        self.ended = False
+
+    def init(self, **_: Any) -> None: ...
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+    def cancel(self, reference: Any, force: bool) -> None: ...
+
+    def remote(self, num_gpus: float, max_retries: int) -> Any:
+        ray = self
+
+        class Remote:
+            def __init__(self, function: Any, name: str = "") -> None:
+                self.function, self.name = function, name
+
+            def options(self, name: str) -> "Remote":
+                return Remote(self.function, name)
+
+            def remote(self, words: list[str]) -> Any:
+                ray.asked.append((self.name, num_gpus))
+                future: Future[Ended] = Future()
+                try:
+                    future.set_result(self.function(words))
+                except Exception as error:
+                    future.set_exception(error)
+                return types.SimpleNamespace(future=lambda: future)
+
+        return Remote
+
+
+def test_the_same_grid_on_ray_leaves_the_same_files(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reproduce(*SMALL, "--shots=1", "--results=whole/results", "--runs=whole/runs").exit_code == 0
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    result = reproduce(*SMALL, "--shots=1", "--engine=ray", "--jobs=4")
+    assert result.exit_code == 0, result.stderr
+    assert contents(Path("results")) == contents(Path("whole/results"))
+    assert [share for _, share in ray.asked] == [0.25] * 5
+    assert ray.ended
+
+
+def test_a_run_that_the_cluster_loses_is_a_failure_of_its_own(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    run = jobs.run_command
+
+    def lost(words: list[str]) -> Ended:
+        if "--variant=pn+" in words:
+            raise ConnectionError("a machine went away")
+        return run(words)
+
+    monkeypatch.setattr("protograph.cli.cluster.run_command", lost)
+    result = reproduce(*SMALL, "--shots=1", "--engine=ray", "--device=cpu")
+    assert result.exit_code == 2
+    assert "pn+ demo-0: ConnectionError: a machine went away" in result.stderr
+    assert len(contents(Path("results"))) == 3
+
+
+def test_without_ray_it_is_said_what_to_install(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    result = reproduce(*SMALL, "--engine=ray")
+    assert result.exit_code == 2
+    assert 'pip install "protograph[ray]"' in result.stderr
+
+
+SHORT = {
+    "epochs": 1, "steps": 2, "episodes": 1, "batch": 4, "validation_episodes": 2, "ways": 2, "test_queries": 1,
+    "novel_queries": 1, "seen_queries": 2,
+}  # fmt: skip
+SETS = [f"--set={name}={value}" for name, value in SHORT.items()]
+
+
+def test_a_reduced_grid_on_the_letters_as_a_user_runs_it(letters: Dataset, tmp_path: Path) -> None:
+    cells = ["--dataset=letters", "--shots=1", "--variant=pn+", "--variant=gcgpn-aux"]
+    sets = [word for word in SETS if "batch" not in word]  # of which neither has a use
+    command = [sys.executable, "-m", "protograph", "reproduce", "--device=cpu", *cells, *sets]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ledger = read_ledger(tmp_path / "results")
+    assert [str(task) for task in sorted(ledger)] == ["letters 1-shot gcgpn-aux demo-0", "letters 1-shot pn+ demo-0"]
+    assert all(list(entry.measures) == list(MEASURES) for entry in ledger.values())
+    assert "## letters, 1-shot" in (tmp_path / "RESULTS.md").read_text()
+
+
+class Here:
+    """An engine that trains in this process, and is interrupted when so many runs have begun."""
+
+    slots: int | None = 1
+
+    def __init__(self, *_: Any, most: int | None = None) -> None:
+        self.begun, self.most = 0, most
+
+    def submit(self, name: str, words: list[str]) -> "Future[Ended]":
+        if self.begun == self.most:
+            raise KeyboardInterrupt
+        self.begun += 1
+        result = CliRunner().invoke(app, words)
+        future: Future[Ended] = Future()
+        future.set_result(Ended(result.stdout, result.stderr if result.exit_code else None))
+        return future
+
+    def stop(self) -> None: ...
+
+
+def test_the_real_trainer_interrupted_behind_every_run_ends_with_the_same_ledger(
+    toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True)
+    monkeypatch.setitem(DATASETS, "toy", source)
+    monkeypatch.setattr(train_verb, "draw_run", lambda *_: None)
+    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+    monkeypatch.setattr(train_verb, "run_training", trained := Counted(train_verb.run_training))
+    words = ["--dataset=toy", "--shots=1", "--device=cpu", *SETS]
+    words += ["--variant=pn+", "--variant=dfslwof-att", "--variant=teen", "--variant=gcgpn-aux-split"]
+    monkeypatch.setattr(verb, "Processes", Here)
+    whole = reproduce(*words, "--results=whole/results", "--runs=whole/runs")
+    assert whole.exit_code == 0, whole.stderr
+    assert trained.folders == ["demo-0"] * 5
+    monkeypatch.setattr(verb, "Processes", functools.partial(Here, most=2))
+    ends: list[int] = []
+    while not ends or ends[-1] == 130:
+        ends.append(reproduce(*words).exit_code)
+        assert len(ends) < 9
+    assert ends == [130, 130, 130, 0]  # two runs each time; a finished first stage that is needed is looked at again
+    assert contents(Path("results")) == contents(Path("whole/results"))
+    assert len(contents(Path("results"))) == 4
+
+
+class Counted:
+    """A function that remembers the folders it was called for."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.folders = function, list[str]()
+
+    def __call__(self, config: Any, dataset: Any, folder: Path, *more: Any) -> Any:
+        self.folders.append(folder.name)
+        return self.function(config, dataset, folder, *more)
+
+
+def test_no_jobs_are_refused() -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        jobs.Processes(0, None)  # type: ignore[arg-type]
