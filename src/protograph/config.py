@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from protograph.episodes import QueryScheme
 from protograph.errors import InputError, unknown
-from protograph.variants import Variant
+from protograph.variants import Variant, find_variant
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,12 @@ def unused(variant: Variant) -> set[str]:
     """Settings of a recipe that training this variant never looks at."""
     own = {"temperature"} if variant.after or variant.classifier != "cosine" else set()
     return _UNUSED[variant.objective] | own
+
+
+def has_use(variant: Variant, setting: str) -> bool:
+    """Whether training this variant, or the one it starts from, looks at a setting of the recipe."""
+    stages = [variant] if variant.after is None else [variant, find_variant(variant.after)]
+    return any(setting not in unused(stage) for stage in stages)
 
 
 def recipe_for(

@@ -135,8 +135,8 @@ def nearness(model: GraphPrototypeNetwork, dataset: Dataset, shots: int, ways: i
     """
     queries = 5
     drawn = fixed_episodes(evaluation_spec(dataset, "test", ways, shots, queries), EVALUATION_SEED, episodes)
-    pictures = drawn.pictures()
-    features, placed = extract(model, dataset.store, pictures), drawn.among(pictures)
+    pictures, placed = drawn.compact
+    features = extract(model, dataset.store, pictures)
     found = []
     for index in range(episodes):
         one = placed.slice(index, index + 1)

@@ -26,6 +26,11 @@ from protograph.errors import InputError
 from protograph.files import write_atomically, write_json
 
 
+def place(dataset: str, shots: int | None, variant: str, recipe: str, seed: int) -> Path:
+    """Where a run belongs in a folder of many: DATASET/K-shot/VARIANT/RECIPE-SEED; one that serves every K has none."""
+    return Path(dataset, *([] if shots is None else [f"{shots}-shot"]), variant, f"{recipe}-{seed}")
+
+
 @dataclass
 class Checkpoint:
     """Where a training stands: tensors by name, and plain values."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protograph.config import Recipe, RunConfig, recipe_for, unused
+from protograph.config import Recipe, RunConfig, has_use, recipe_for, unused
 from protograph.data import DATASETS, OWN, Augmentation, Dataset, ImageStore, Pool, Store
 from protograph.data.store import TRITON
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
@@ -283,7 +283,7 @@ def configure(
     if chosen.objective == "classify" and shots != 1:
         raise InputError(f"variant '{variant}' is trained without examples, once for every K: give the shots to `evaluate`")
     for name in changes:
-        if name in unused(chosen) and (chosen.after is None or name in unused(find_variant(chosen.after))):
+        if not has_use(chosen, name):
             raise InputError(f"variant '{variant}' has no use for the recipe's setting '{name}': leave it out")
     needed = chosen.needs_relation
     if relations and not needed:

@@ -51,6 +51,14 @@ def find_precision(name: str, device: torch.device) -> str:
     return best_precision(device) if name == "auto" else name
 
 
+def parse_changes(given: list[str] | None) -> dict[str, str]:
+    """What --set says, by the name of the setting."""
+    for change in given or ():
+        if "=" not in change:
+            raise InputError(f"--set takes NAME=VALUE, not '{change}'")
+    return {name: value for name, _, value in (change.partition("=") for change in given or ())}
+
+
 def load_plugins(paths: list[Path] | tuple[str, ...] | None) -> tuple[str, ...]:
     """Run the files that register own operators or variants."""
     for path in paths or ():

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.jobs import Engine, Processes, run_each
-from protograph.cli.options import AsJson, Device, Root, find_device
+from protograph.cli.options import AsJson, Device, Root, find_device, parse_changes
 from protograph.config import RECIPES
 from protograph.data import find_source, open_dataset
 from protograph.errors import InputError, unknown
@@ -82,20 +82,20 @@ def reproduce_command(
         path = write_table(results, read_ledger(results))
         return show({"table": str(path)}, None, as_json) if as_json else print(path)
     selection = Selection(dataset or (), shots or (), variant or (), table or ())
-    grid = Grid(plan(selection, recipe, seeds), results, runs, changes(change), root, device)
+    grid = Grid(plan(selection, recipe, seeds), results, runs, parse_changes(change), root, device)
     if listing:
         return show_list(grid, as_json)
     if engine == "local":
         find_device(device)
     progress = ShownProgress(quiet=as_json)
     with locked(results):
-        for name in dict.fromkeys(task.cell.dataset for task in grid.missing(read_ledger(results))):
+        ledger = read_ledger(results)
+        for name in dict.fromkeys(task.cell.dataset for task in grid.missing(ledger)):
             open_dataset(name, None if find_source(name).built_in else root, progress)  # decoded once, before many need it
         where = open_engine(engine, jobs, device, progress)
         failures = reproduce(
-            grid, lambda commands, done, failed, after: run_each(commands, where, done, failed, after), progress
+            grid, ledger, lambda commands, done, failed, after: run_each(commands, where, done, failed, after), progress
         )
-    ledger = read_ledger(results)
     if as_json:
         show(
             {"done": len(grid.tasks) - len(grid.missing(ledger)), "failed": failures, "table": str(table_path(results))},
@@ -111,14 +111,6 @@ def reproduce_command(
             "command again"
         )
     return None
-
-
-def changes(given: list[str] | None) -> dict[str, str]:
-    """Settings of the recipe by name."""
-    for change in given or ():
-        if "=" not in change:
-            raise InputError(f"--set takes NAME=VALUE, not '{change}'")
-    return {name: value for name, _, value in (change.partition("=") for change in given or ())}
 
 
 def open_engine(name: str, jobs: int, device: str, progress: ShownProgress) -> Engine:

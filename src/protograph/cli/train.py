@@ -10,14 +10,25 @@ import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.jobs import JOB, arguments, run_all
-from protograph.cli.options import AsJson, Device, Plugins, Precision, Root, SkipBad, find_device, find_precision, load_plugins
+from protograph.cli.options import (
+    AsJson,
+    Device,
+    Plugins,
+    Precision,
+    Root,
+    SkipBad,
+    find_device,
+    find_precision,
+    load_plugins,
+    parse_changes,
+)
 from protograph.config import RECIPES, RunConfig, read_toml
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES
 from protograph.figures import draw_run
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.runs import Run
+from protograph.runs import Run, place
 from protograph.training import configure, configure_start, load_weights, make_model, plan, train
 from protograph.variants import find_variant
 
@@ -144,8 +155,8 @@ def train_several(context: typer.Context, seeds: Sequence[int], jobs: int, out: 
 
 def default_folder(config: RunConfig) -> Path:
     """Where a run goes unless told otherwise; one that is trained without examples serves every K."""
-    shots = "" if find_variant(config.variant).objective == "classify" else f"{config.shots}-shot"
-    return Path("runs") / config.dataset / shots / config.variant / f"{config.recipe.name}-{config.seed}"
+    shots = None if find_variant(config.variant).objective == "classify" else config.shots
+    return Path("runs") / place(config.dataset, shots, config.variant, config.recipe.name, config.seed)
 
 
 def run_start(
@@ -201,9 +212,4 @@ def _settings(path: Path | None, given: dict[str, Any], changes: list[str] | Non
         if type(value) is not SETTINGS[name] or not all(isinstance(each, str) for each in listed):
             wanted = {str: "a string", int: "a whole number", list: "a list of strings"}[SETTINGS[name]]
             raise InputError(f"{path}: setting '{name}' must be {wanted}, not {value!r}")
-    for change in changes or ():
-        name, equals, value = change.partition("=")
-        if not equals:
-            raise InputError(f"--set takes NAME=VALUE, not '{change}'")
-        table[name] = value
-    return {**settings, **given}, table
+    return {**settings, **given}, {**table, **parse_changes(changes)}

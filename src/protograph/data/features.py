@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from protograph.data.dataset import Dataset, pools
-from protograph.data.splits import FEWEST_PICTURES, PARTS, Split, split_freely
+from protograph.data.splits import PARTS, Split, check_sizes, split_freely
 from protograph.data.store import Augmentation, FeatureStore
 from protograph.errors import InputError, unknown
 from protograph.progress import Progress
@@ -82,11 +82,7 @@ def _split(labels: Sequence[str], parts: Sequence[str] | None, bad: set[int], pa
         for row, label in enumerate(labels):
             if row not in bad:
                 members[label].append(row)
-        for name, rows in members.items():
-            if len(rows) < FEWEST_PICTURES:
-                raise InputError(
-                    f"class '{name}' of {path} has {len(rows)} vectors: give every class at least {FEWEST_PICTURES}"
-                )
+        check_sizes(members, "vectors", str(path))
         return split_freely(members)
     grouped: dict[str, dict[str, list[int]]] = {part: {} for part in PARTS}
     for row, (label, part) in enumerate(zip(labels, parts, strict=True)):

@@ -12,7 +12,7 @@ from protograph.data.dataset import Dataset, assemble
 from protograph.data.decode import is_grey, to_rgb
 from protograph.data.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.reading import Pictures
-from protograph.data.splits import FEWEST_PICTURES, check_assigned, split_freely
+from protograph.data.splits import check_assigned, check_sizes, split_freely
 from protograph.data.store import Augmentation, ImageStore
 from protograph.errors import InputError
 from protograph.progress import Progress, Silent
@@ -57,9 +57,7 @@ def from_items(
             digests.append(hashlib.sha256(np.ascontiguousarray(pixels[-1]).data).hexdigest())
             members.setdefault(_name(own, names, row), []).append(row)
             advance(1)
-    for name, rows in members.items():
-        if len(rows) < FEWEST_PICTURES:
-            raise InputError(f"class '{name}' has {len(rows)} pictures: give every class at least {FEWEST_PICTURES}")
+    check_sizes(members, "pictures")
     members = {name: members[name] for name in sorted(members)}
     if split is not None:
         check_assigned(split, members, "the split")

@@ -19,6 +19,7 @@ from protograph.data.reading import Pictures, find_folders, find_names, read_arr
 from protograph.data.splits import Rows, Split, split_seen
 from protograph.data.store import Augmentation, Normalisation
 from protograph.data.unpickle import read_arrays as unpickle
+from protograph.data.unpickle import text
 from protograph.errors import InputError
 from protograph.progress import Progress
 from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_relation
@@ -204,7 +205,7 @@ def _cache_labels(found: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
         labels = [""] * len(data)
         for name, places in found["class_dict"].items():
             for place in places:
-                labels[int(place)] = _name(name)
+                labels[int(place)] = text(name)
     except (KeyError, AttributeError, TypeError, IndexError) as error:
         raise InputError(f"{path} lacks image_data or class_dict ({error!r}): fetch it again") from error
     if "" in labels:
@@ -214,14 +215,10 @@ def _cache_labels(found: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
 
 def _category_labels(found: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
     try:
-        names = {int(label): _name(name) for name, label in found["catname2label"].items()}
+        names = {int(label): text(name) for name, label in found["catname2label"].items()}
         return found["data"], [names[int(label)] for label in found["labels"]]
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{path} lacks data, labels or catname2label ({error!r}): fetch it again") from error
-
-
-def _name(name: Any) -> str:
-    return name.decode("latin1") if isinstance(name, bytes) else str(name)
 
 
 def _grouped(pictures: Pictures, split: str) -> dict[str, list[int]]:

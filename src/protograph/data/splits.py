@@ -92,6 +92,14 @@ def split_seen(
     return train, validated, tested
 
 
+def check_sizes(members: Rows, what: str, source: str = "") -> None:
+    """Complain of a class of `source` that has too few of `what` to be divided."""
+    for name, rows in members.items():
+        if len(rows) < FEWEST_PICTURES:
+            where = f" of {source}" if source else ""
+            raise InputError(f"class '{name}'{where} has {len(rows)} {what}: give every class at least {FEWEST_PICTURES}")
+
+
 def check_assigned(assigned: Mapping[str, str], names: Iterable[str], source: str) -> None:
     """Complain of an assignment by `source` that is not one of all these classes to all kinds."""
     for name, kind in assigned.items():

@@ -41,8 +41,9 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a readable pickle ({error}): fetch it again") from error
     if not isinstance(found, dict):
         raise InputError(f"{path} holds a {type(found).__name__}, not a dictionary of pictures: fetch it again")
-    return {_text(key): value for key, value in found.items()}
+    return {text(key): value for key, value in found.items()}
 
 
-def _text(key: Any) -> str:
+def text(key: Any) -> str:
+    """A key or name as a string, be it one or bytes."""
     return key.decode("latin1") if isinstance(key, bytes) else str(key)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from statistics import variance
 
 from protograph.config import RECIPES
@@ -149,12 +150,19 @@ def conclusions(ledger: Mapping[Task, Entry]) -> list[Finding]:
 
 def check(conclusion: Conclusion, recipe: str, known: Mapping[Cell, Scores]) -> Finding:
     """A conclusion by what is known of each cell, beside what the paper's own numbers say of it."""
-    paper = {
+    ours, theirs = (
+        tuple(_difference(comparison, where) for comparison in conclusion.comparisons) for where in (known, _paper_scores())
+    )
+    return Finding(conclusion, recipe, ours, theirs)
+
+
+@cache
+def _paper_scores() -> dict[Cell, Scores]:
+    """The published numbers, as if each were of one seed."""
+    return {
         cell: {name: Score((measure.mean,), measure.ci95) for name, measure in measures.items()}
         for cell, measures in published().items()
     }
-    ours, theirs = (tuple(_difference(comparison, where) for comparison in conclusion.comparisons) for where in (known, paper))
-    return Finding(conclusion, recipe, ours, theirs)
 
 
 def summary(findings: list[Finding]) -> list[str]:

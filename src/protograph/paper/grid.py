@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 from protograph.config import find_recipe
 from protograph.data import find_source
 from protograph.errors import InputError, unknown
 from protograph.paper.published import TITLES, VARIANT_OF, Cell, gfsl_rows, published
+from protograph.runs import place
 from protograph.variants import find_variant
 
 SHOTS = (1, 5)
@@ -34,6 +36,11 @@ class Task:
     cell: Cell
     recipe: str
     seed: int
+
+    @property
+    def place(self) -> Path:
+        """Where its run and its numbers belong, each in a folder of their own."""
+        return place(self.cell.dataset, self.cell.shots, self.cell.variant, self.recipe, self.seed)
 
     def __str__(self) -> str:
         return f"{self.cell} {self.recipe}-{self.seed}"

@@ -43,8 +43,7 @@ class Entry:
 
 def entry_path(results: Path, task: Task) -> Path:
     """Where a task's numbers are kept."""
-    cell = task.cell
-    return results / cell.dataset / f"{cell.shots}-shot" / cell.variant / f"{task.recipe}-{task.seed}.json"
+    return results / task.place.parent / f"{task.place.name}.json"
 
 
 def record(results: Path, task: Task, folder: Path) -> Entry:

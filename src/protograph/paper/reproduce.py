@@ -4,16 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protograph.config import RECIPES, Recipe, recipe_for, unused
+from protograph.config import RECIPES, Recipe, has_use, recipe_for
 from protograph.data import DATASETS, find_source
 from protograph.errors import InputError, unknown
 from protograph.evaluation import Measures
 from protograph.paper.grid import Task
-from protograph.paper.ledger import Entry, read_ledger, record
+from protograph.paper.ledger import Entry, record
 from protograph.paper.published import published
 from protograph.paper.table import write_table
 from protograph.progress import Progress
-from protograph.variants import Variant, find_variant
+from protograph.runs import place
+from protograph.variants import find_variant
 
 # (commands, done, failed, after), as `cli.jobs.run_each` takes them behind its engine
 RunEach = Callable[
@@ -42,7 +43,7 @@ class Grid:
         for name in self.changes:
             if name not in settings or name == "name":
                 raise unknown("recipe setting", name, set(settings) - {"name"})
-            if not any(_uses(find_variant(task.cell.variant), name) for task in self.tasks):
+            if not any(has_use(find_variant(task.cell.variant), name) for task in self.tasks):
                 raise InputError(f"none of the cells has a use for the recipe's setting '{name}': leave it out")
         for task in self.tasks:
             self.recipe(task)  # finds wrong values
@@ -65,15 +66,14 @@ class Grid:
 
     def folder(self, task: Task) -> Path:
         """The run folder of a task."""
-        cell = task.cell
-        return self.runs / cell.dataset / f"{cell.shots}-shot" / cell.variant / f"{task.recipe}-{task.seed}"
+        return self.runs / task.place
 
     def start(self, task: Task) -> tuple[str, Path] | None:
         """Name and run folder of the stage before, the same for every K and every variant that starts from it."""
         if (after := find_variant(task.cell.variant).after) is None:
             return None
-        place = self.runs / task.cell.dataset / after / f"{task.recipe}-{task.seed}"
-        return f"{task.cell.dataset} {after} {task.recipe}-{task.seed}", place
+        where = place(task.cell.dataset, None, after, task.recipe, task.seed)
+        return f"{task.cell.dataset} {after} {task.recipe}-{task.seed}", self.runs / where
 
     def commands(self, tasks: Sequence[Task]) -> tuple[dict[str, list[str]], dict[str, str]]:
         """Lines of arguments by name; and of a name, the one that has to be done before.
@@ -85,28 +85,27 @@ class Grid:
         for task in tasks:
             variant, shots = task.cell.variant, [f"--shots={task.cell.shots}"]
             if start := self.start(task):
-                first, place = start
+                first, where = start
                 before = find_variant(variant).after
                 assert before is not None
-                lines.setdefault(first, self._train(task, before, [], place))
+                lines.setdefault(first, self._train(task, before, [], where))
                 after[str(task)] = first
-                shots.append(f"--start={place.resolve()}")
+                shots.append(f"--start={where.resolve()}")
             lines[str(task)] = self._train(task, variant, shots, self.folder(task))
         return lines, after
 
     def _train(self, task: Task, variant: str, more: Sequence[str], out: Path) -> list[str]:
         built_in = find_source(task.cell.dataset).built_in
         root = [] if self.root is None or built_in else [f"--root={self.root.expanduser().resolve()}"]
-        used = [f"--set={name}={value}" for name, value in self.changes.items() if _uses(find_variant(variant), name)]
+        used = [f"--set={name}={value}" for name, value in self.changes.items() if has_use(find_variant(variant), name)]
         return [
             "train", f"--dataset={task.cell.dataset}", f"--variant={variant}", f"--recipe={task.recipe}", f"--seed={task.seed}",
             f"--device={self.device}", f"--out={out.resolve()}", *more, *root, *used,
         ]  # fmt: skip
 
 
-def reproduce(grid: Grid, run_each: RunEach, progress: Progress) -> dict[str, str]:
-    """Run what is missing, recording each cell as it finishes; why the others failed, by name."""
-    ledger = read_ledger(grid.results)
+def reproduce(grid: Grid, ledger: dict[Task, Entry], run_each: RunEach, progress: Progress) -> dict[str, str]:
+    """Run what is missing, adding each cell to the ledger as it finishes; why the others failed, by name."""
     missing = grid.missing(ledger)
     named = {str(task): task for task in missing}
     commands, after = grid.commands(missing)
@@ -142,8 +141,3 @@ def beside(measures: Measures, paper: Measures | None) -> str:
     for name, label in (("h_mean", "H-Mean"), ("joint_joint", "Joint-Joint")):
         shown.append(f"{label} {measures[name]}" + (f" (paper {paper[name]})" if paper else ""))
     return ", ".join(shown)
-
-
-def _uses(variant: Variant, setting: str) -> bool:
-    before = find_variant(variant.after) if variant.after else None
-    return setting not in unused(variant) or (before is not None and setting not in unused(before))
