@@ -76,6 +76,11 @@ class NaiveSpace:
             for one in self.classes:
                 one.similar = {other: float(given[one.number, other]) for other in there[one.number].nonzero()[0]}
             self.floor = self.relation.floor
+        self.temperatures = {
+            operator.labels[0].partition("-")[0]: getattr(operator, "operator", operator).temperature.item()
+            for operator in self.model.operators
+            if hasattr(getattr(operator, "operator", operator), "temperature")
+        }
         self.rows = {one.number: row for one, row in zip(self.classes, self.prototypes(), strict=True)}
 
     def add(self, name: str, examples: list[Vector], told: dict[str, float], only_new: bool) -> None:
@@ -128,7 +133,6 @@ class NaiveSpace:
         """The row of an operator that makes one class, by place."""
         kind, _, block = label.partition("-")
         own, everyone = self.classes[place], range(len(self.classes))
-        temperatures = {name: getattr(operator, "temperature", None) for name, operator in self.operators().items()}
         if kind == "identity":
             weights = {place: 1.0}
         elif kind == "similarity":
@@ -137,9 +141,9 @@ class NaiveSpace:
                 for other in everyone
                 if self.classes[other].number in own.similar
             }
-            weights = softmax({other: float(temperatures[kind]) * score for other, score in scores.items()})
+            weights = softmax({other: self.temperatures[kind] * score for other, score in scores.items()})
         elif kind == "cos":
-            weights = softmax({other: float(temperatures[kind]) * float(normal[place] @ normal[other]) for other in everyone})
+            weights = softmax({other: self.temperatures[kind] * float(normal[place] @ normal[other]) for other in everyone})
         else:
             assert kind == "keys"
             if own.learned is not None:
@@ -147,9 +151,7 @@ class NaiveSpace:
             query = next(module.query for module in self.model.operators.modules() if isinstance(module, KeySimilarity))
             asked = unit(query.weight.detach().double().numpy() @ normal[place] + query.bias.detach().double().numpy())
             seen = [other for other in everyone if self.classes[other].learned is not None]
-            weights = softmax(
-                {other: float(temperatures[kind]) * float(asked @ unit(self.classes[other].key)) for other in seen}
-            )
+            weights = softmax({other: self.temperatures[kind] * float(asked @ unit(self.classes[other].key)) for other in seen})
         if block:
             source, target = ("s" if block[0] == "s" else "n"), ("s" if block[1] == "s" else "n")
             if (own.learned is not None) != (target == "s"):
@@ -160,9 +162,3 @@ class NaiveSpace:
                 if (self.classes[other].learned is not None) == (source == "s")
             }
         return weights
-
-    def operators(self) -> dict[str, object]:
-        """The operators with a temperature, by the first word of their label."""
-        return {
-            operator.labels[0].partition("-")[0]: getattr(operator, "operator", operator) for operator in self.model.operators
-        }

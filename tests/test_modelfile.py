@@ -86,6 +86,12 @@ def test_every_variant_can_be_kept(variant: str, tmp_path: Path) -> None:
     assert np.array_equal(Classifier.load(tmp_path / "kept.pg").predict_proba(queries()), known.predict_proba(queries()))
 
 
+def test_numbers_of_numpy_are_kept_as_numbers(tmp_path: Path) -> None:
+    features, labels = blobs()
+    Classifier(steps=np.int64(2), rate=np.float32(0.1)).fit(features, labels).save(tmp_path / "kept.pg")
+    assert Classifier.load(tmp_path / "kept.pg").steps == 2
+
+
 def test_a_variant_of_ones_own_is_kept_as_it_is(tmp_path: Path) -> None:
     own = Variant("own", (Op("cos", blocks=("sn", "ss"), options={"temperature": 3.0}), *AUX), "own", layers=2, scales=False)
     features, labels = blobs()

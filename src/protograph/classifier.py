@@ -22,8 +22,9 @@ from protograph.encoding import Encoder, as_pictures, as_table, open_encoder
 from protograph.errors import InputError, unknown
 from protograph.evaluation import choose_bias, extract
 from protograph.explanation import Nearest, explain
-from protograph.fitting import hold_out, open_run, run_relations, simulated_bias, start_model, train_model
+from protograph.fitting import choose_variant, hold_out, open_run, run_relations, simulated_bias, start_model, train_model
 from protograph.joint import JointSpace
+from protograph.labels import as_label, as_labels
 from protograph.modelfile import Contents, locked, read_model, variant_from, write_model
 from protograph.nn.backbones import Flatten
 from protograph.progress import Progress, Silent
@@ -115,9 +116,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features, copies, labels = self._training_set(X, y, progress)
         classes, targets = np.unique(labels, return_inverse=True)
         names = [str(label) for label in classes]
-        self._check_label(names)
+        self._check_names(names)
         kept = keep_relations(relations, names)
-        variant = self._variant(bool(kept))
+        variant = choose_variant(self.variant, bool(kept))
         rows: dict[int, list[int]] = {class_id: [] for class_id in range(len(names))}
         for row, class_id in enumerate(targets.tolist()):
             rows[class_id].append(row)
@@ -156,7 +157,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         made.n_features_in_ = held_out.shape[1]
         made.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
         made.classes_ = np.array(names)
-        made._check_label(list(names))
+        made._check_names(list(names))
         made._calibrate(held_out)
         return made
 
@@ -169,13 +170,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             similarity of two seen classes; a class that the source lacks is warned of
         """
         check_is_fitted(self)
-        label = self._as_label(name)
-        if self.unknown is not None:
-            self._check_label([str(label)])
+        label = as_label(name, self.classes_)
+        self._check_names([str(label)])
         nothing = isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples)
         features = torch.zeros(0, self.n_features_in_) if nothing else self._features(self._single(examples))
         self.space_.add(str(label), features, self._told(relations), self._only_new())
-        self.classes_ = np.concatenate([self.classes_, np.array([label], self._dtype())])
+        self.classes_ = as_labels([*self.classes_.tolist(), label], self.classes_.dtype.str)
         return self
 
     def remove_class(self, name: Any) -> Self:
@@ -189,13 +189,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def rename_class(self, old: Any, new: Any) -> Self:
         """Call a class otherwise; its place and its prototype stay."""
         check_is_fitted(self)
-        place, label = self.space_.place(str(old)), self._as_label(new)
-        if self.unknown is not None:
-            self._check_label([str(label)])
+        place, label = self.space_.place(str(old)), as_label(new, self.classes_)
+        self._check_names([str(label)])
         self.space_.rename(str(old), str(label))
         labels = self.classes_.tolist()
         labels[place] = label
-        self.classes_ = np.array(labels, self._dtype())
+        self.classes_ = as_labels(labels, self.classes_.dtype.str)
         return self
 
     def predict(self, X: Any) -> Array:  # noqa: N803
@@ -273,7 +272,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parameters["shots"] = tuple(parameters["shots"])
         loaded = cls(encoder=contents.encoder, **parameters)
         loaded.encoder_, loaded.space_ = contents.encoder, contents.space
-        loaded.classes_ = np.array(values["classes"], None if "U" in values["dtype"] else np.dtype(values["dtype"]))
+        loaded.classes_ = as_labels(values["classes"], values["dtype"])
         loaded.threshold_, loaded.bias_ = values["threshold"], values["bias"]
         loaded.n_features_in_ = values["features"]
         return loaded
@@ -339,18 +338,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"shots are the fewest and the most examples of a class acting as new, not {self.shots}")
         return replace(FROZEN, steps=max(1, self.steps), rate=self.rate)  # a recipe has at least one step
 
-    def _variant(self, related: bool) -> Variant:
-        named = self.variant or ("gcgpn-aux" if related else "gcgpn-cos-aux")
-        variant = find_variant(named) if isinstance(named, str) else named
-        if variant.classifier != "cosine" or variant.objective != "joint" or variant.after is not None:
-            raise InputError(
-                f"variant '{variant.name}' is not one that is trained for the joint label space, in one stage, with the cosine "
-                "classifier: use gcgpn-aux, gcgpn-cos-aux, gcgpn-key or aux-only"
-            )
-        if related and not variant.needs_relation:
-            raise InputError(f"variant '{variant.name}' uses no side information: leave out the relations, or use gcgpn-aux")
-        return variant
-
     def _only_new(self) -> bool:
         if self.update not in UPDATES:
             raise unknown("update", self.update, UPDATES)
@@ -369,21 +356,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         takers = [label for label, one in kept.items() if isinstance(one.source, AttributeRelation)]
         return dict.fromkeys(takers or kept if isinstance(told, Tensor) else kept, told)
 
-    def _as_label(self, name: Any) -> Any:
-        """A label of the same kind as the others."""
-        kind = self.classes_.dtype.kind
-        wanted = {"U": (str, "a text"), "i": (int, "a whole number"), "u": (int, "a whole number"), "f": (float, "a number")}
-        name = name.item() if isinstance(name, np.generic) else name
-        if kind in wanted and (not isinstance(name, wanted[kind][0]) or isinstance(name, bool)):
-            raise InputError(f"class {name!r} must be {wanted[kind][1]}, as the other classes are")
-        if kind == "U" and not name:
-            raise InputError("a class needs a name")
-        return name
-
-    def _dtype(self) -> Any:
-        return None if self.classes_.dtype.kind == "U" else self.classes_.dtype
-
-    def _check_label(self, names: list[str]) -> None:
+    def _check_names(self, names: list[str]) -> None:
         if self.unknown is not None and str(self.unknown_label) in names:
             raise InputError(f"a class is called '{self.unknown_label}', as unknown pictures are: choose another unknown_label")
 

@@ -42,6 +42,20 @@ NUMBERS = 1_000_000  # that the joint prototypes of one step's episodes hold at 
 EPISODES = 200  # that choose a bias
 
 
+def choose_variant(named: str | Variant | None, related: bool) -> Variant:
+    """The variant that a user names, if a classifier can be fitted with it; by default one that uses relations, or none."""
+    named = named or ("gcgpn-aux" if related else "gcgpn-cos-aux")
+    variant = find_variant(named) if isinstance(named, str) else named
+    if variant.classifier != "cosine" or variant.objective != "joint" or variant.after is not None:
+        raise InputError(
+            f"variant '{variant.name}' is not one that is trained for the joint label space, in one stage, with the cosine "
+            "classifier: use gcgpn-aux, gcgpn-cos-aux, gcgpn-key or aux-only"
+        )
+    if related and not variant.needs_relation:
+        raise InputError(f"variant '{variant.name}' uses no side information: leave out the relations, or use gcgpn-aux")
+    return variant
+
+
 def hold_out(members: Mapping[int, Sequence[int]], least: int, seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """Pictures by class, for training and held out: a fifth of each, `least` at least, but two of each stay for training."""
     train, held = {}, {}

@@ -97,7 +97,7 @@ def pack(contents: Contents) -> bytes:
     return seal(
         {name: value.clone() for name, value in tensors.items()},  # safetensors refuses tensors that share memory
         "classifier",
-        json.dumps(values, ensure_ascii=False),
+        json.dumps(values, ensure_ascii=False, default=lambda number: number.item()),  # numpy's own numbers
         format=FORMAT,
         version=str(VERSION),
         protograph=__version__,

@@ -1,0 +1,55 @@
+import json
+
+import pytest
+import torch
+from wordnet_files import write_wordnet
+
+from protograph.errors import InputError
+from protograph.relations import EmbeddingRelation, WordNetRelation, keep_relations
+from protograph.relations.described import Named, describe, restore
+
+
+def through_json(relation):
+    values, tensors = describe(relation)
+    return restore(json.loads(json.dumps(values)), tensors)
+
+
+def test_wordnet_is_asked_again_where_it_is(tmp_path, monkeypatch):
+    write_wordnet(tmp_path / "dict")
+    names = ("crane", "finch", "machine")
+    (given,) = keep_relations(f"wordnet:{tmp_path}", names).values()
+    (made,) = keep_relations(WordNetRelation(tmp_path), names).values()
+    for relation in (given, made, through_json(given)):
+        again = through_json(relation)
+        assert isinstance(again.source, Named)
+        grown, known = again.added("house finch", names)
+        assert known
+        whole = WordNetRelation(tmp_path).similarities((*names, "house finch"))
+        torch.testing.assert_close(grown.similarities, whole)
+    monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
+    values, _ = describe(made)
+    assert values["source"] == {"kind": "named", "spec": "wordnet"}, "the usual place needs no path"
+
+
+def test_a_source_that_cannot_go_along_is_left_out_and_says_so():
+    vectors = EmbeddingRelation(torch.eye(3), ("a", "b", "c"))
+    (relation,) = keep_relations(vectors, ("a", "b")).values()
+    again = through_json(relation)
+    assert again.source is None
+    assert again.known == ("a", "b")
+    with pytest.raises(InputError, match="has no source that could answer for 'c'"):
+        again.added("c", ("a", "b"), "c")
+
+
+def test_titles_go_along():
+    relation = Named("names", {"a": "an apple"})
+    (kept,) = keep_relations({"words": torch.eye(2)}, ("a", "b")).values()
+    values, _ = describe(type(kept)("words", kept.similarities, 0.0, ("a", "b"), relation))
+    assert values["source"] == {"kind": "named", "spec": "names", "titles": {"a": "an apple"}}
+
+
+def test_an_unknown_kind_is_named():
+    (kept,) = keep_relations({("a", "b"): 0.5}, ("a", "b")).values()
+    values, tensors = describe(kept)
+    with pytest.raises(InputError, match="unknown kind of relation 'oracle'"):
+        restore({**values, "source": {"kind": "oracle"}}, tensors)

@@ -1,0 +1,23 @@
+import numpy as np
+import pytest
+
+from protograph.errors import InputError
+from protograph.labels import as_label, as_labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "right", "wrong"),
+    [
+        (np.array(["a"]), "longer", 3),
+        (np.array([1, 2]), np.int32(3), "c"),
+        (np.array([1, 2]), 3, True),
+        (np.array([1.5]), 2.5, "c"),
+        (np.array(["a"], object), "b", ""),
+    ],
+)
+def test_a_name_is_of_the_same_kind_as_the_others(labels, right, wrong):
+    grown = as_labels([*labels.tolist(), as_label(right, labels)], labels.dtype.str)
+    assert grown[-1] == right
+    assert grown.dtype.kind == labels.dtype.kind
+    with pytest.raises(InputError, match=r"must be|needs a name"):
+        as_label(wrong, labels)
