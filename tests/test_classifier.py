@@ -322,6 +322,7 @@ def test_a_source_is_asked_for_new_names_and_one_that_lacks_them_is_warned_of() 
 
 def test_mistakes_are_named() -> None:
     features, labels = blobs()
+    quick = functools.partial(Classifier, steps=2)
     known = copy.deepcopy(fitted("gcgpn-aux", "dense"))
     plain = copy.deepcopy(fitted("gcgpn-cos-aux", None))
     for say, what in (
@@ -336,21 +337,21 @@ def test_mistakes_are_named() -> None:
         (lambda: known.remove_class("q"), "there is no class 'q': there are 'a', 'b'"),
         (lambda: known.rename_class("a", "b"), "there is a class 'b' already"),
         (lambda: known.explain(features[:2]), "one picture is explained at a time, not 2"),
-        (lambda: Classifier(variant="pn+").fit(features, labels), "variant 'pn\\+' is not one that is trained"),
-        (lambda: Classifier(variant="dfslwof-att").fit(features, labels), "variant 'dfslwof-att' is not one"),
-        (lambda: Classifier(variant="gcgpn-aux").fit(features, labels), "needs side information"),
-        (lambda: Classifier(variant="aux-only").fit(features, labels, DENSE), "'aux-only' uses no side information"),
-        (lambda: Classifier(update="some").fit(features, labels), "unknown update 'some'"),
-        (lambda: Classifier(shots=(3, 2)).fit(features, labels), "fewest and the most"),
-        (lambda: Classifier(unknown=2.0).fit(features, labels), "rate must lie between 0 and 1, not 2.0"),
-        (lambda: Classifier(unknown=0.1, unknown_label="a").fit(features, labels), "a class is called 'a'"),
-        (lambda: Classifier(unknown=0.1).fit(features[::12], labels[::12]), "no picture can be held out"),
-        (lambda: Classifier(balance=True).fit(features[::4], labels[::4]), "too few pictures to balance"),
+        (lambda: quick(variant="pn+").fit(features, labels), "variant 'pn\\+' is not one that is trained"),
+        (lambda: quick(variant="dfslwof-att").fit(features, labels), "variant 'dfslwof-att' is not one"),
+        (lambda: quick(variant="gcgpn-aux").fit(features, labels), "needs side information"),
+        (lambda: quick(variant="aux-only").fit(features, labels, DENSE), "'aux-only' uses no side information"),
+        (lambda: quick(update="some").fit(features, labels), "unknown update 'some'"),
+        (lambda: quick(shots=(3, 2)).fit(features, labels), "fewest and the most"),
+        (lambda: quick(unknown=2.0).fit(features, labels), "rate must lie between 0 and 1, not 2.0"),
+        (lambda: quick(unknown=0.1, unknown_label="a").fit(features, labels), "a class is called 'a'"),
+        (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "no picture can be held out"),
+        (lambda: quick(balance=True).fit(features[::4], labels[::4]), "too few pictures to balance"),
         (lambda: Classifier(rate=1e9).fit(features, labels), "training diverged"),
-        (lambda: Classifier().fit(features, labels, DENSE[:2]), "2 x 6 matrix for 6 classes"),
-        (lambda: Classifier().fit(features, labels, {("a", "q"): 1.0}), "unknown class in relation 'similarity' 'q'"),
-        (lambda: Classifier().fit(features, labels, "wordnets"), "unknown relation 'wordnets'"),
-        (lambda: Classifier().fit(features, labels, 3.5), "matrix for 6 classes"),
+        (lambda: quick().fit(features, labels, DENSE[:2]), "2 x 6 matrix for 6 classes"),
+        (lambda: quick().fit(features, labels, {("a", "q"): 1.0}), "unknown class in relation 'similarity' 'q'"),
+        (lambda: quick().fit(features, labels, "wordnets"), "unknown relation 'wordnets'"),
+        (lambda: quick().fit(features, labels, 3.5), "matrix for 6 classes"),
     ):
         with pytest.raises(InputError, match=what):
             say()

@@ -19,12 +19,17 @@ def false_alarm_threshold(scores: Tensor, rate: float) -> float:
 
     With so few scores that not even one may be lost, nothing counts as unknown.
     """
+    check_rate(rate)
+    lost = int(rate * (len(scores) + 1))
+    return scores.sort().values[lost - 1].item() if lost else -math.inf
+
+
+def check_rate(rate: float) -> None:
+    """Refuse what is no rate of false alarms."""
     if not 0 < rate < 1:
         raise InputError(
             f"the false-alarm rate must lie between 0 and 1, not {rate}: 0.05 takes 1 known picture in 20 as unknown"
         )
-    lost = int(rate * (len(scores) + 1))
-    return scores.sort().values[lost - 1].item() if lost else -math.inf
 
 
 def auroc(known: Tensor, unknown: Tensor) -> Tensor:

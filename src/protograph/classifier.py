@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from protograph.calibration import auroc, false_alarm_threshold
+from protograph.calibration import auroc, check_rate, false_alarm_threshold
 from protograph.config import FROZEN, Recipe
 from protograph.data import Dataset, FeatureStore
 from protograph.encoding import Encoder, as_pictures, as_table, open_encoder
@@ -333,6 +333,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _recipe(self) -> Recipe:
         if self.update not in UPDATES:
             raise unknown("update", self.update, UPDATES)
+        if self.unknown is not None:
+            check_rate(self.unknown)
         fewest, most = self.shots
         if not 1 <= fewest <= most:
             raise InputError(f"shots are the fewest and the most examples of a class acting as new, not {self.shots}")
