@@ -90,13 +90,14 @@ DEMO = replace(
 FAST = replace(
     PAPER,
     name="fast",
-    epochs=25,
-    steps=360,
+    epochs=12,
+    steps=260,
     episodes=32,
-    rate=0.2,
+    rate=0.4,
     drops=(),
     anneal=True,
-    warmup=300,
+    warmup=100,
+    weight_decay=1e-3,
     validation_episodes=600,
 )
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, DEMO)}
