@@ -11,6 +11,7 @@ from protograph.cli.evaluate import evaluate_command
 from protograph.cli.figures import figures_command
 from protograph.cli.jobs import end_with_parent
 from protograph.cli.relations import relations_command
+from protograph.cli.report import report_command
 from protograph.cli.reproduce import reproduce_command
 from protograph.cli.train import train_command
 from protograph.cli.variants import variants_command
@@ -24,6 +25,7 @@ for name, command in (
     ("relations", relations_command),
     ("reproduce", reproduce_command),
     ("figures", figures_command),
+    ("report", report_command),
 ):
     app.command(name)(command)
 app.add_typer(datasets_app, name="datasets")
