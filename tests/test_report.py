@@ -100,7 +100,9 @@ def test_the_command_writes_one_page(folder: Path, named: Dataset, tmp_path: Pat
 
 
 def test_what_is_no_run_and_no_ledger_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "results" / "cub" / "1-shot").mkdir(parents=True)
     for words, said in (
+        ([tmp_path / "results", "--episodes=3"], "would be ignored for results"),
         ([tmp_path], "neither a run folder nor a ledger"),
         ([folder, "--out=page.pdf"], "ends in .html"),
         ([tmp_path / "nowhere"], "neither a run folder nor a ledger"),

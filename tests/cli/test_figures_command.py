@@ -33,8 +33,8 @@ def test_what_is_missing_is_named_and_the_rest_drawn(results: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert sorted(path.name for path in Path("figures").iterdir()) == ["shots-cub.pdf", "shots-cub.png"]
     missing = next(line for line in result.stderr.splitlines() if line.startswith("missing in shots-cub: "))
-    assert "cub 1-shot gcgpn-aux," not in missing
-    assert missing.count("-shot ") == 5 * 6 - 1
+    assert "1-shot gcgpn-aux-split, gcgpn, gcgpn-split, gcgpn-cos-aux, dfslwof-att; 2-shot all; 3-shot all" in missing
+    assert len(json.loads(figures("shots", "--json").stdout)["missing"]) == 5 * 6 - 1
     assert "reproduce --table shots" in missing
 
 
@@ -68,6 +68,9 @@ def test_operators_of_a_datasets_default_relations_are_drawn(
         (["--dataset=cup"], "'cup'"),
         (["shots", "--recipe=fats"], "'fats'"),
         (["operators"], "needs its files"),
+        (["operators", "--recipe=fast"], "--recipe would be ignored"),
+        (["few-shot", "--dataset=cub"], "--dataset would be ignored"),
+        (["shots", "--root=here"], "--root would be ignored"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(results: Path, words: list[str], said: str) -> None:

@@ -11,7 +11,7 @@ from paper.made_up import make_ledger
 from protograph.data import Dataset
 from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS
 from protograph.paper.ledger import read_ledger, scores
-from protograph.paper.plots import LOOKS, missing_shots, semantic_figure, semantic_operator, shots_figure
+from protograph.paper.plots import LOOKS, fullest_recipe, missing_shots, semantic_figure, semantic_operator, shots_figure
 from protograph.paper.published import Cell, published
 
 
@@ -71,3 +71,12 @@ def test_the_semantic_figure_is_of_a_test_episode(toy: Dataset) -> None:
     assert sorted(names[: toy.seen]) == sorted(toy.classes[: toy.seen])
     assert set(names[toy.seen :]) <= {toy.classes[int(place)] for place in toy.novel_test.classes}
     plt.close("all")
+
+
+def test_the_recipe_with_most_cells_is_drawn(tmp_path: Path) -> None:
+    one, two = (Cell("cub", k, "gcgpn-aux") for k in (1, 2))
+    measured = {"joint_joint": [40.0]}
+    assert fullest_recipe({}, "cub") == "fast"
+    assert fullest_recipe({}, "letters") == "demo"
+    more = make_ledger(tmp_path / "results", {(one, "fast"): measured, (one, "paper"): measured, (two, "paper"): measured})
+    assert fullest_recipe(read_ledger(more), "cub") == "paper"

@@ -12,11 +12,10 @@ from protograph.cli.options import AsJson, Root
 from protograph.config import RECIPES
 from protograph.data import find_source, open_dataset
 from protograph.document import Grid
-from protograph.errors import unknown
+from protograph.errors import InputError, unknown
 from protograph.figures import save
-from protograph.paper.grid import usual_recipe
 from protograph.paper.ledger import read_ledger, scores
-from protograph.paper.plots import missing_shots, semantic_figure, shots_figure
+from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
 from protograph.paper.table import few_shot_table
 
 FIGURES = ("shots", "few-shot", "operators")
@@ -39,7 +38,7 @@ def figures_command(
         typer.Option(help="Of which dataset; repeatable. (default: cub; operators: the paper's two)", show_default=False),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option(help=f"Of which recipe: {', '.join(RECIPES)}. (default: fast; letters: demo)")
+        str | None, typer.Option(help=f"Of which recipe: {', '.join(RECIPES)}. (default: of which there is most)")
     ] = None,
     root: Root = None,
     as_json: AsJson = False,
@@ -52,6 +51,12 @@ def figures_command(
         find_source(name)
     if recipe is not None and recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)
+    chosen = which or FIGURES
+    for option, value, users in (("recipe", recipe, ("shots", "few-shot")), ("dataset", dataset, ("shots", "operators"))):
+        if value and not set(chosen) & set(users):
+            raise InputError(f"--{option} would be ignored without {' or '.join(users)}: leave it out")
+    if root and "operators" not in chosen:
+        raise InputError("--root would be ignored without operators: leave it out")
     progress = ShownProgress(quiet=as_json)
     ledger = read_ledger(results)
     answer: dict[str, Any] = {"files": [], "missing": []}
@@ -60,21 +65,21 @@ def figures_command(
         answer["files"] += [f"{path}.png", f"{path}.pdf"]
         progress.say(f"wrote {path}.png and .pdf")
 
-    if not which or "shots" in which:
+    if "shots" in chosen:
         for name in dataset or ("cub",):
-            known = scores(ledger, recipe or usual_recipe(name))
+            known = scores(ledger, recipe or fullest_recipe(ledger, name))
             save(shots_figure(known, name), out / f"shots-{name}")
             wrote(out / f"shots-{name}")
-            if missing := [str(cell) for cell in missing_shots(known, name)]:
-                answer["missing"] += missing
-                progress.say(f"missing in shots-{name}: {', '.join(missing)}; `protograph reproduce --table shots` runs them")
-    if not which or "few-shot" in which:
+            if missing := missing_shots(known, name):
+                answer["missing"] += [str(cell) for cell in missing]
+                progress.say(f"missing in shots-{name}: {listed(missing)}; `protograph reproduce --table shots` runs them")
+    if "few-shot" in chosen:
         by_recipe = {name: scores(ledger, name) for name in ([recipe] if recipe else RECIPES)}
         table = few_shot_table(by_recipe)
         answer["few-shot"] = [dict(zip(table.head, row, strict=True)) for row in table.rows]
         if not as_json:
             show(None, as_table(table, "5-way Novel-Novel on miniImageNet beside few-shot methods"), False)
-    if not which or "operators" in which:
+    if "operators" in chosen:
         for name in dataset or ("mini-imagenet", "cub"):
             opened = open_dataset(name, None if find_source(name).built_in else root, progress)
             for relation in opened.default_relations or ():

@@ -25,7 +25,9 @@ def report_command(
     source: Annotated[Path, typer.Argument(metavar="RUN|RESULTS", help="A run folder, or a ledger that `reproduce` filled.")],
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
     root: Root = None,
-    episodes: Annotated[int, typer.Option(help="Of a run, how many test episodes to look at.", min=1)] = 600,
+    episodes: Annotated[
+        int | None, typer.Option(help="Of a run, how many test episodes to look at. (default: 600)", min=1, show_default=False)
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -39,8 +41,10 @@ def report_command(
         raise InputError(f"cannot write {out}: give a name that ends in .html")
     progress = ShownProgress(quiet=as_json)
     if (source / "config.json").exists():
-        title, blocks = of_run(source, root, episodes, device, progress)
+        title, blocks = of_run(source, root, episodes or 600, device, progress)
     elif any(source.glob("*/*-shot")):
+        if episodes or device != "auto":
+            raise InputError("--episodes and --device are for a run and would be ignored for results: leave them out")
         title, blocks = "Results", results_document(read_ledger(source), read_notes(source), root, progress)
     else:
         raise InputError(f"{source} is neither a run folder nor a ledger: name what `train` or `reproduce` left behind")

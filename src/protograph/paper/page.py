@@ -7,9 +7,9 @@ from pathlib import Path
 from protograph.data import find_source, open_dataset
 from protograph.document import Block, Heading, Paragraph, Picture
 from protograph.figures import drawn
-from protograph.paper.grid import Task, usual_recipe
+from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, scores
-from protograph.paper.plots import missing_shots, semantic_figure, shots_figure
+from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
 from protograph.paper.published import Cell, published
 from protograph.paper.table import document
 from protograph.progress import Progress
@@ -29,12 +29,12 @@ def results_document(
 
 
 def _shots(ledger: Mapping[Task, Entry], dataset: str) -> list[Block]:
-    recipe = usual_recipe(dataset)
+    recipe = fullest_recipe(ledger, dataset)
     known = {cell: own for cell, own in scores(ledger, recipe).items() if cell.dataset == dataset}
     missing = missing_shots(known, dataset)
     if dataset != "cub" and len({cell.shots for cell in known}) < 3:  # two points are no curve
         return []
-    said = f" Missing: {', '.join(map(str, missing))}." if missing else ""
+    said = f" Missing: {listed(missing)}." if missing else ""
     caption = f"Joint-Joint on {dataset} against the number of shots, by the `{recipe}` recipe.{said}"
     return [Picture(drawn(shots_figure(known, dataset), "svg"), "svg+xml", caption)]
 

@@ -1,6 +1,6 @@
 """The paper's figures: Joint-Joint against the number of shots, and the semantic operators."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
+from protograph.config import RECIPES
 from protograph.data import Dataset
 from protograph.episodes import sample
 from protograph.evaluation import EVALUATION_SEED, evaluation_spec
 from protograph.figures import COLUMN, similarity_figure
 from protograph.nn.operators import Context, SideInformation, Softmax
-from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS
-from protograph.paper.ledger import Scores
+from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, Task, usual_recipe
+from protograph.paper.ledger import Entry, Scores, scores
 from protograph.paper.published import MODEL_OF, Cell, published
 from protograph.relations import checked
 
@@ -38,6 +39,23 @@ def missing_shots(known: Mapping[Cell, Scores], dataset: str = "cub") -> list[Ce
     """Cells of the figure of Joint-Joint against K that are not known."""
     cells = [Cell(dataset, shots, variant) for shots in FIGURE_SHOTS for variant in FIGURE_VARIANTS]
     return [cell for cell in cells if cell not in known]
+
+
+def listed(missing: Sequence[Cell]) -> str:
+    """Missing cells of the figure in words, by K."""
+    by_shots: dict[int, list[str]] = {}
+    for cell in missing:
+        by_shots.setdefault(cell.shots, []).append(cell.variant)
+    return "; ".join(
+        f"{shots}-shot {'all' if len(variants) == len(FIGURE_VARIANTS) else ', '.join(variants)}"
+        for shots, variants in by_shots.items()
+    )
+
+
+def fullest_recipe(ledger: Mapping[Task, Entry], dataset: str) -> str:
+    """The recipe that has most cells of the figure of a dataset; of several, the usual one."""
+    counts = {recipe: -len(missing_shots(scores(ledger, recipe), dataset)) for recipe in (usual_recipe(dataset), *RECIPES)}
+    return max(counts, key=lambda recipe: counts[recipe])
 
 
 def shots_figure(known: Mapping[Cell, Scores], dataset: str = "cub") -> Figure:
