@@ -27,7 +27,7 @@ table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabu
 th, td { padding: .3rem .55rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 tr:last-child td { border-bottom: 0; } th { background: var(--shade); font-weight: 600; white-space: nowrap; }
 td.right, th.right { text-align: right; white-space: nowrap; } td.name { min-width: 4.5rem; }
-td.name:first-child { min-width: 7.5rem; }
+td.name:first-child { min-width: 7.5rem; } td.name:last-child:not(:first-child) { min-width: 11rem; }
 figure { margin: 1rem 0; } figcaption { color: var(--faint); font-size: .88rem; margin-top: .3rem; }
 figure img { display: block; width: min(100%, 36rem); height: auto; background: #fff; border-radius: .3rem; padding: .2rem; }
 .above { color: var(--above); } .within { color: var(--within); } .below { color: var(--below); }

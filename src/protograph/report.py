@@ -90,7 +90,7 @@ def _relations(answers: Answers, dataset: Dataset, related: list[str]) -> list[B
     for right, title in ((True, "Right answers"), (False, "Wrong answers")):
         rows = []
         for (true, answer), times, others in answers.relations(right, RELATED, NEIGHBOURS):
-            took = ", ".join(f"{plain(dataset.title(place))} {100 * share:.1f} %" for place, share in others)
+            took = ", ".join(f"{plain(dataset.title(place))} {100 * share:.1f}\u00a0%" for place, share in others)
             first = (_named(dataset, true),) if right else (_named(dataset, true), _named(dataset, answer))
             rows.append((*first, f"{times:,}", f"{100 * answers.own((true, answer)):.1f} %", took))
         head = ("novel class",) if right else ("novel class", "answered as")
