@@ -289,7 +289,7 @@ def configure(
     needed = chosen.needs_relation
     if relations and not needed:
         raise InputError(f"variant '{variant}' uses no side information: leave out the relation '{relations[0]}'")
-    named = relations if relations is not None else list(dataset.relations)
+    named = relations if relations is not None else dataset.default_relations or ()
 
     def digest(name: str) -> str:
         return "" if name in dataset.relations else RelationSpec.parse(name, dataset.relations).digest

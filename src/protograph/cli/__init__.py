@@ -8,8 +8,10 @@ from protograph import __version__
 from protograph.cli.datasets import datasets_app
 from protograph.cli.demo import demo_command
 from protograph.cli.evaluate import evaluate_command
+from protograph.cli.figures import figures_command
 from protograph.cli.jobs import end_with_parent
 from protograph.cli.relations import relations_command
+from protograph.cli.report import report_command
 from protograph.cli.reproduce import reproduce_command
 from protograph.cli.train import train_command
 from protograph.cli.variants import variants_command
@@ -22,6 +24,8 @@ for name, command in (
     ("variants", variants_command),
     ("relations", relations_command),
     ("reproduce", reproduce_command),
+    ("figures", figures_command),
+    ("report", report_command),
 ):
     app.command(name)(command)
 app.add_typer(datasets_app, name="datasets")

@@ -5,8 +5,8 @@ from protograph.relations.base import Relation, checked
 from protograph.relations.edges import EdgeRelation
 from protograph.relations.embeddings import EmbeddingRelation, SentenceRelation
 from protograph.relations.matrix import MatrixRelation
-from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_relation
-from protograph.relations.specs import KINDS, RelationSpec, canonical, open_relations
+from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_names, mini_imagenet_relation
+from protograph.relations.specs import KINDS, RelationSpec, canonical, label_of, open_relations
 from protograph.relations.unicode import UnicodeRelation
 from protograph.relations.wordnet import WordNetRelation
 
@@ -23,7 +23,9 @@ __all__ = [
     "WordNetRelation",
     "canonical",
     "checked",
+    "label_of",
     "mini_imagenet_classes",
+    "mini_imagenet_names",
     "mini_imagenet_relation",
     "open_relations",
 ]
