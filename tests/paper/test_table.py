@@ -22,9 +22,9 @@ def test_marks_and_rows_are_those_of_a_naive_recomputation(tmp_path: Path) -> No
     values = {name: [round(published()[AUX][name].mean + shift, 4)] for name, shift in around.items()}
     lines = text_of(make_ledger(tmp_path / "results", {(AUX, "fast"): values})).splitlines()
     shown = [f"**{m}**" if name == "joint_joint" else str(m) for name, m in published()[AUX].items()]
-    place = lines.index("| GcGPN-aux | paper | " + " | ".join(shown) + " |")
+    place = lines.index("| GcGPN-aux | published | " + " | ".join(shown) + " |")
     row = [part.strip() for part in lines[place + 1].strip("|").split("|")]
-    assert row[:2] == ["", "`fast`, 1 seed"]
+    assert row[:2] == ["", "here by `fast`, 1 seed"]
     for text, name in zip(row[2:], MEASURES, strict=True):
         ours, paper, interval = values[name][0], published()[AUX][name].mean, published()[AUX][name].ci95
         sign = "▼" if ours < paper - interval else "▲" if ours > paper + interval else "●"
@@ -54,7 +54,7 @@ def test_several_seeds_show_their_spread_and_recipes_stand_apart(tmp_path: Path)
         {(AUX, "fast"): {"h_mean": [44.0, 46.0]}, (FC, "fast"): {"h_mean": [43.0]}, (AUX, "paper"): {"h_mean": [42.0]}},
     )
     text = text_of(results)
-    assert "| `fast`, 2 seeds |" in text
+    assert "| here by `fast`, 2 seeds |" in text
     assert "**45.00 ± 1.41** ▲" in text
     assert "43.00 ± 0.50 ▼" in text
     assert "**42.00 ± 0.50** ▼" in text
@@ -90,7 +90,7 @@ def test_other_datasets_have_tables_of_their_own(tmp_path: Path) -> None:
     cell = Cell("letters", 5, "gcgpn-aux")
     text = text_of(make_ledger(tmp_path / "results", {(cell, "demo"): {"h_mean": [61.0]}}))
     assert "## letters, 5-shot: not in the paper's tables" in text
-    assert "| gcgpn-aux | `demo`, 1 seed |" in text
+    assert "| gcgpn-aux | here by `demo`, 1 seed |" in text
     assert "0 of the paper's 44 cells" in text
 
 

@@ -127,7 +127,7 @@ def _block(rows: Sequence[Row], known: Known) -> list[tuple[str, ...]]:
     lines = []
     for row in rows:
         texts = [_bold(str(measure), measure.mean == best.get(name)) for name, measure in row.measures.items()]
-        lines.append((row.model, "paper", *texts))
+        lines.append((row.model, "published", *texts))
         for recipe, cells in ours.items():
             if row.cell in cells:
                 lines.append(_own_row("", recipe, cells[row.cell], bests[recipe], row.measures))
@@ -141,7 +141,7 @@ def _own_row(
     for measure, score in own.items():
         text = _bold(str(score), score.mean == best.get(measure))
         texts.append(_marked(text, score, paper[measure]) if paper else text)
-    return (name, f"`{recipe}`, {_seeds(own)}", *texts)
+    return (name, f"here by `{recipe}`, {_seeds(own)}", *texts)
 
 
 FEW_SHOT = (
