@@ -48,7 +48,7 @@ def open_encoder(
 
 
 def _open_named(name: str, device: torch.device | None) -> PictureEncoder:
-    kind, colon, rest = name.partition(":")
+    kind, _, rest = name.partition(":")
     if name == "conv4":
         return open_shipped(device)
     if kind not in ("timm", "transformers"):

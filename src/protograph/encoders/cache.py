@@ -26,7 +26,8 @@ class Shelf:
 
     def find(self, digests: Sequence[str]) -> dict[str, Tensor]:
         """Of these, the ones that are there."""
-        wanted, found = set(digests), {}
+        wanted = set(digests)
+        found: dict[str, Tensor] = {}
         for path in sorted(self.folder.glob("[!.]*.safetensors")):
             try:
                 with safe_open(path, framework="pt") as file:
@@ -39,6 +40,8 @@ class Shelf:
         return found
 
     def add(self, features: Mapping[str, Tensor]) -> None:
-        """Put new features there."""
+        """Put new features there, if there are any."""
+        if not features:
+            return
         content = save({"features": torch.stack(list(features.values()))}, {"digests": json.dumps(list(features))})
         write_atomically(self.folder / f"{token_hex(8)}.safetensors", content)

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from protograph import sealed
 from protograph.data.store import Augmentation, ImageStore
 from protograph.encoders.cache import Shelf
 from protograph.encoders.preparation import Preparation, file_digest, is_file, picture_names
@@ -21,7 +22,6 @@ from protograph.errors import InputError
 from protograph.files import cache_folder
 from protograph.nn.backbones import feature_count
 from protograph.progress import Progress, Silent
-from protograph.runs import tensors_digest
 from protograph.training import best_device
 
 VERSION = 1  # to be raised whenever the same file gives other features
@@ -86,7 +86,7 @@ class PictureEncoder:
     def digest(self) -> str:
         """What changes when the same picture may give other features."""
         description = json.dumps([VERSION, self.description()], sort_keys=True)
-        return tensors_digest(description, self.tensors())
+        return sealed.digest(description, self.tensors())
 
     def encode(self, pictures: Sequence[Any], progress: Progress | None = None) -> Tensor:
         """Features [n, D] of pictures as they are."""
@@ -100,30 +100,23 @@ class PictureEncoder:
         if isinstance(pictures, str | os.PathLike | Image.Image):
             raise InputError(f"give a list of pictures, not a single {type(pictures).__name__}")
         names = picture_names(pictures)
-        digests = [file_digest(one, name) if is_file(one) else "" for one, name in zip(pictures, names, strict=True)]
-        cached = sum(map(bool, digests)) >= FEWEST
-        way = "plain" if seed is None else f"{copies}-{seed}-{self.augmentation.pad}-{self.augmentation.flip:d}"
-        shelf = Shelf(cache_folder() / f"features-{self.digest()}" / way) if cached else None
-        known = shelf.find(digests) if shelf else {}
-        features = torch.empty(len(pictures), copies, self.features)
-        first: dict[str, int] = {}  # of files with the same contents, one is encoded
-        missing = [
-            row for row, digest in enumerate(digests) if digest not in known and first.setdefault(digest or f"#{row}", row) == row
-        ]
+        keys = [file_digest(one, name) if is_file(one) else name for one, name in zip(pictures, names, strict=True)]
+        known: dict[str, Tensor] = {}
+        shelf = None
+        if sum(map(is_file, pictures)) >= FEWEST:
+            way = "plain" if seed is None else f"{copies}-{seed}"
+            shelf = Shelf(cache_folder() / f"features-{self.digest()}" / way)
+            known = shelf.find(keys)
+        missing = list({key: row for row, key in enumerate(keys) if key not in known}.values())  # the same contents once
         with (progress or Silent()).task("encode", len(missing), "pictures") as advance:
             for start in range(0, len(missing), PORTION):
                 portion = missing[start : start + PORTION]
                 for rows, made in self._portion(portion, pictures, names, seed, copies):
-                    features[rows] = made
+                    known |= zip((keys[row] for row in rows), made, strict=True)
                     advance(len(rows))
-                if shelf and (new := {digests[row]: features[row] for row in portion if digests[row]}):
-                    shelf.add(new)
-        for row, digest in enumerate(digests):
-            if digest in known:
-                features[row] = known[digest]
-            elif digest:
-                features[row] = features[first[digest]]
-        return features
+                if shelf:
+                    shelf.add({keys[row]: known[keys[row]] for row in portion if is_file(pictures[row])})
+        return torch.stack([known[key] for key in keys]) if keys else torch.zeros(0, copies, self.features)
 
     def _portion(
         self, missing: Sequence[int], pictures: Sequence[Any], names: Sequence[str], seed: int | None, copies: int

@@ -19,7 +19,7 @@ from protograph.data.items import to_picture
 from protograph.data.store import Normalisation
 from protograph.errors import InputError, unknown
 
-INTERPOLATIONS = {name.lower(): Image.Resampling[name] for name in ("NEAREST", "BILINEAR", "BICUBIC", "LANCZOS", "BOX", "HAMMING")}
+INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Preparation:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preparation":
         """From what `to_dict` gave, by way of JSON."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**plain)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""

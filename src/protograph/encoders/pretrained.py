@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from protograph import sealed
 from protograph.data.store import Augmentation
 from protograph.encoders.encoder import PictureEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.errors import InputError
-from protograph.runs import tensors_digest
 
 COPIES = 8 / 84  # of a picture's edge that augmented copies are moved by at most, as in training
 RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
@@ -56,12 +56,12 @@ def _cached_weights(name: str, known: Any) -> Path:
     if known.hf_hub_id:
         from huggingface_hub import try_to_load_from_cache
 
-        for file in filter(None, (known.hf_hub_filename, "model.safetensors", "pytorch_model.bin")):
-            found = try_to_load_from_cache(known.hf_hub_id, file)
+        for name_there in filter(None, (known.hf_hub_filename, "model.safetensors", "pytorch_model.bin")):
+            found = try_to_load_from_cache(known.hf_hub_id, name_there)
             if isinstance(found, str):
                 return Path(found)
-    if known.url and (found := Path(torch.hub.get_dir(), "checkpoints", Path(known.url).name)).is_file():
-        return found
+    if known.url and (file := Path(torch.hub.get_dir(), "checkpoints", Path(known.url).name)).is_file():
+        return file
     raise InputError(
         f"the weights of timm model '{name}' are not in the cache: fetch them once with "
         f"`python -c \"import timm; timm.create_model('{name}', pretrained=True)\"`, or name a file by timm:{name}@FILE"
@@ -101,8 +101,8 @@ def open_transformers(name: str, device: torch.device | None = None) -> PictureE
         model, loaded = AutoModel.from_pretrained(name, local_files_only=True, output_loading_info=True)
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise InputError(
-            f"transformers has no vision model '{name}' in a folder or in the cache ({_line(error)}): give a folder, or fetch it "
-            f"once with `hf download {name}`"
+            f"transformers has no vision model '{name}' in a folder or in the cache ({_line(error)}): give a folder, or fetch "
+            f"it once with `hf download {name}`"
         ) from error
     finally:
         logging.set_verbosity(verbosity)
@@ -191,7 +191,7 @@ def _frozen(
     preparation: Preparation,
     device: torch.device | None,
 ) -> PictureEncoder:
-    origin = {"kind": kind, "name": name, "weights": tensors_digest("", weights)}
+    origin = {"kind": kind, "name": name, "weights": sealed.digest("", weights)}
     height, width = preparation.shape[1:]
     augmentation = Augmentation(round(COPIES * min(height, width)), flip=True)
     try:

@@ -60,8 +60,13 @@ def build_encoder(
     return PictureEncoder(network, preparation, augmentation, origin, device=device)
 
 
-def open_shipped(device: torch.device | None = None, path: Path = SHIPPED) -> PictureEncoder:
+def open_shipped(device: torch.device | None = None) -> PictureEncoder:
     """The Conv4 that ships with the package."""
+    return open_packed(SHIPPED, device)
+
+
+def open_packed(path: Path, device: torch.device | None = None) -> PictureEncoder:
+    """What `pack_backbone` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
             description = json.loads(file.metadata()["encoder"])
