@@ -99,6 +99,17 @@ FAST = replace(
     warmup=300,
     validation_episodes=600,
 )
+# For prototypes and graph block on the features of a frozen encoder: prototypes start where their classes are.
+FROZEN = replace(
+    PAPER,
+    name="frozen",
+    epochs=1,
+    steps=200,
+    rate=0.1,
+    drops=(),
+    anneal=True,
+    warmup=10,
+)
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, DEMO)}
 # What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A run that
 # starts from another is a second stage, whatever its objective.

@@ -3,6 +3,7 @@
 Shapes: E episodes, S seen, V = S + N, Q queries, D features.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -108,8 +109,10 @@ def class_means(model: GraphPrototypeNetwork, store: Store, pool: Pool) -> Tenso
 
 
 @torch.inference_mode()
-def run_episodes(model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6) -> dict[str, Tensor]:
-    """Per-episode measures on cached features [n, D], which the episodes index, many episodes at a time.
+def episode_batches(
+    model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6
+) -> Iterator[tuple[Episodes, Tensor]]:
+    """Many episodes at a time with their joint logits [E, Q, V], on cached features [n, D], which the episodes index.
 
     `memory` bounds the numbers of the largest tensor of a batch of episodes.
     """
@@ -117,10 +120,19 @@ def run_episodes(model: GraphPrototypeNetwork, features: Tensor, episodes: Episo
     rows = episodes.classes.shape[1]
     largest = max(rows * rows, (rows + episodes.queries.shape[1]) * features.shape[1])
     step = max(1, int(memory / largest))
-    parts = []
     for start in range(0, len(episodes), step):
         part = episodes.slice(start, start + step).to(features.device)
-        logits = model(features[part.support], part.mask, features[part.queries], part.classes, part.seen)
+        yield part, model(features[part.support], part.mask, features[part.queries], part.classes, part.seen)
+
+
+def run_episodes(
+    model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6, bias: float = 0.0
+) -> dict[str, Tensor]:
+    """Per-episode measures on cached features [n, D], with a bias on the novel logits."""
+    parts = []
+    for part, logits in episode_batches(model, features, episodes, memory):
+        if bias:
+            logits[..., part.seen :] += bias
         parts.append(episode_measures(logits, part.targets, part.seen))
     return {name: torch.cat([part[name] for part in parts]).cpu() for name in MEASURES}
 

@@ -43,7 +43,9 @@ class JointNetwork(nn.Module):
         super().__init__()
         self.network = None if encoder is None else encoder.network
         if encoder is not None:
-            mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (encoder.preparation.mean, encoder.preparation.std))
+            mean, std = (
+                torch.tensor(values).view(1, -1, 1, 1) for values in (encoder.preparation.mean, encoder.preparation.std)
+            )
             self.register_buffer("scale", 1 / (255 * std))
             self.register_buffer("shift", -mean / std)
         self.temperature = temperature

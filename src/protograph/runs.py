@@ -21,7 +21,7 @@ from torch import Tensor
 from protograph.config import RunConfig, differences
 from protograph.errors import InputError
 from protograph.files import write_atomically, write_json
-from protograph.sealed import digest, seal, unseal
+from protograph.sealed import seal, tensors_digest, unseal
 
 
 def place(dataset: str, shots: int | None, variant: str, recipe: str, seed: int) -> Path:
@@ -126,7 +126,7 @@ class Run:
     @property
     def fingerprint(self) -> str:
         """What a run that starts from this one remembers of it: a digest of the best weights."""
-        return digest("", self.weights("best"))
+        return tensors_digest("", self.weights("best"))
 
     @property
     def history(self) -> list[dict[str, Any]]:

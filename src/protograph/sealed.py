@@ -12,7 +12,7 @@ from torch import Tensor
 def seal(tensors: dict[str, Tensor], key: str, text: str, **more: str) -> bytes:
     """A file that holds the tensors and, in its metadata, the text under `key`, a digest, and what `more` says."""
     ready = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    return save(ready, {**more, key: text, "digest": digest(text, ready)})
+    return save(ready, {**more, key: text, "digest": tensors_digest(text, ready)})
 
 
 def unseal(content: bytes, key: str) -> tuple[str, dict[str, Tensor]]:
@@ -21,7 +21,7 @@ def unseal(content: bytes, key: str) -> tuple[str, dict[str, Tensor]]:
         tensors, text = load(content), metadata(content)[key]
     except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(str(error) or type(error).__name__) from error
-    if metadata(content).get("digest") != digest(text, tensors):
+    if metadata(content).get("digest") != tensors_digest(text, tensors):
         raise ValueError("its contents do not match their checksum")
     return text, tensors
 
@@ -37,7 +37,7 @@ def metadata(content: bytes) -> dict[str, str]:
     return found
 
 
-def digest(text: str, tensors: dict[str, Tensor]) -> str:
+def tensors_digest(text: str, tensors: dict[str, Tensor]) -> str:
     """What changes when the text, or any tensor's name, type, shape or content does."""
     found = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):

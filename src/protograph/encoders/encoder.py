@@ -86,7 +86,7 @@ class PictureEncoder:
     def digest(self) -> str:
         """What changes when the same picture may give other features."""
         description = json.dumps([VERSION, self.description()], sort_keys=True)
-        return sealed.digest(description, self.tensors())
+        return sealed.tensors_digest(description, self.tensors())
 
     def encode(self, pictures: Sequence[Any], progress: Progress | None = None) -> Tensor:
         """Features [n, D] of pictures as they are."""

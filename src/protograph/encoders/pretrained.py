@@ -191,7 +191,7 @@ def _frozen(
     preparation: Preparation,
     device: torch.device | None,
 ) -> PictureEncoder:
-    origin = {"kind": kind, "name": name, "weights": sealed.digest("", weights)}
+    origin = {"kind": kind, "name": name, "weights": sealed.tensors_digest("", weights)}
     height, width = preparation.shape[1:]
     augmentation = Augmentation(round(COPIES * min(height, width)), flip=True)
     try:

@@ -74,10 +74,13 @@ class GraphPrototypeNetwork(nn.Module):
 
         support [E, N, K, D] with mask [E, N, K]; classes [E, V], the first `seen` of them the seen ones.
         """
-        known = normalise(self.prototypes) if self.normalise_seen else self.prototypes
         # `embedding`, since the gradient of plain indexing is summed by threads in any order.
-        prototypes = torch.cat([embedding(classes[:, :seen], known), self.initial(support, mask)], 1)
+        prototypes = torch.cat([embedding(classes[:, :seen], self.learned()), self.initial(support, mask)], 1)
         return Context(prototypes, support, mask, classes, seen)
+
+    def learned(self) -> Tensor:
+        """Initial prototypes [T, D] of the training classes."""
+        return normalise(self.prototypes) if self.normalise_seen else self.prototypes
 
     def initial(self, support: Tensor, mask: Tensor) -> Tensor:
         """Initial prototypes [E, N, D] of novel classes from their support [E, N, K, D] with mask [E, N, K]."""
