@@ -39,6 +39,9 @@ class JointNetwork(nn.Module):
 
     """
 
+    scale: Tensor
+    shift: Tensor
+
     def __init__(self, encoder: PictureEncoder | None, temperature: float) -> None:
         super().__init__()
         self.network = None if encoder is None else encoder.network
