@@ -15,17 +15,20 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from protograph import __version__
-from protograph.classifier import Classifier
 from protograph.encoders import PictureEncoder, open_encoder
 from protograph.errors import InputError
 from protograph.files import write_atomically
 from protograph.nn.classify import normalise
+
+if TYPE_CHECKING:
+    from protograph.classifier import Classifier
 
 LARGEST = 2**31  # bytes of one ONNX file, by its format
 
@@ -60,7 +63,7 @@ class JointNetwork(nn.Module):
         return self.temperature * cosines + bias, cosines
 
 
-def export_onnx(classifier: Classifier, path: Path) -> Path:
+def export_onnx(classifier: "Classifier", path: Path) -> Path:
     """Write a classifier's network as ONNX, and its classes beside it; where those are."""
     try:
         import onnx  # noqa: F401 - what PyTorch's exporter needs
@@ -95,7 +98,7 @@ def export_onnx(classifier: Classifier, path: Path) -> Path:
     return write_classes(classifier, path.with_suffix(".prototypes.npz"))
 
 
-def write_classes(classifier: Classifier, path: Path) -> Path:
+def write_classes(classifier: "Classifier", path: Path) -> Path:
     """Write what changes with the classes as .npz: `prototypes` [V, D], `bias` [V] and `classes` [V]; where it is."""
     prototypes, bias = class_tensors(classifier)
     labels = classifier.classes_
@@ -110,7 +113,7 @@ def write_classes(classifier: Classifier, path: Path) -> Path:
     return path
 
 
-def class_tensors(classifier: Classifier) -> tuple[Tensor, Tensor]:
+def class_tensors(classifier: "Classifier") -> tuple[Tensor, Tensor]:
     """Prototypes [V, D] and bias [V], the inputs that stand for the classes."""
     space = classifier.space_
     bias = torch.zeros(len(space.names))
@@ -118,7 +121,7 @@ def class_tensors(classifier: Classifier) -> tuple[Tensor, Tensor]:
     return space.prototypes.float(), bias
 
 
-def _metadata(classifier: Classifier, encoder: PictureEncoder | None) -> dict[str, str]:
+def _metadata(classifier: "Classifier", encoder: PictureEncoder | None) -> dict[str, str]:
     """What goes along with the network, as texts."""
     return {
         "protograph": __version__,

@@ -142,3 +142,20 @@ def file_digest(path: str | os.PathLike[str], name: str) -> str:
 def picture_names(pictures: Sequence[Any]) -> list[str]:
     """What to call pictures in complaints: by path, or by place."""
     return [f"picture {os.fspath(one) if is_file(one) else place}" for place, one in enumerate(pictures)]
+
+
+def unreadable(files: Sequence[str | os.PathLike[str]]) -> dict[int, str]:
+    """What is wrong with those files that cannot be read as pictures, by place."""
+    small = Preparation((3, 8, 8), (0.0,) * 3, (1.0,) * 3, (8, 8))
+
+    def problem(file: str | os.PathLike[str], name: str) -> str | None:
+        try:
+            small.read(file, name)
+        except InputError as error:
+            return str(error)
+        return None
+
+    with warnings.catch_warnings(), ThreadPoolExecutor() as threads:
+        warnings.simplefilter("ignore")
+        found = threads.map(problem, files, picture_names(files))
+        return {place: reason for place, reason in enumerate(found) if reason}
