@@ -82,8 +82,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         balance: bool = False,
         shots: tuple[int, int] = (1, 5),
         copies: int = 4,
-        steps: int = 200,
-        rate: float = 0.1,
+        steps: int = 400,
+        rate: float = 0.5,
         seed: int = 0,
     ) -> None:
         self.encoder = encoder
@@ -146,7 +146,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.unknown is not None:
             self._check_label([str(label)])
         nothing = isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples)
-        features = torch.zeros(0, self.n_features_in_) if nothing else self._features(examples)
+        features = torch.zeros(0, self.n_features_in_) if nothing else self._features(self._single(examples))
         self.space_.add(str(label), features, self._told(relations), self._only_new())
         self.classes_ = np.concatenate([self.classes_, np.array([label], self._dtype())])
         return self
@@ -198,7 +198,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def explain(self, x: Any, top: int = 5) -> list[Nearest]:
         """The prototypes nearest to one picture, each with what its own examples and which related classes brought."""
         check_is_fitted(self)
-        features = self._features(x)
+        features = self._features(self._single(x))
         if len(features) != 1:
             raise InputError(f"one picture is explained at a time, not {len(features)}")
         return explain(self.space_, features[0], self.bias_, top)
@@ -268,7 +268,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         pictures = None if self.encoder_ is None else as_pictures(X)
         if pictures is None:
             table, labels = validate_data(self, as_table(X), as_table(y), dtype=np.float32)
-            features, copies = torch.from_numpy(np.ascontiguousarray(table)), None
+            features, copies = _as_tensor(table), None
         else:
             assert self.encoder_ is not None
             labels = column_or_1d(as_table(y))
@@ -287,10 +287,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if pictures is not None:
             assert self.encoder_ is not None
             return self.encoder_.encode(pictures)
-        table = as_table(X)
-        if isinstance(table, np.ndarray) and table.ndim == 1 and len(table) == self.n_features_in_ and table.dtype.kind == "f":
-            table = table[None]
-        return torch.from_numpy(np.ascontiguousarray(validate_data(self, table, dtype=np.float32, reset=False)))
+        return _as_tensor(validate_data(self, as_table(X), dtype=np.float32, reset=False))
+
+    def _single(self, x: Any) -> Any:
+        """One vector of features [D] as a table of one row; anything else as it is."""
+        table = as_table(x)
+        return table[None] if isinstance(table, np.ndarray) and table.ndim == 1 and table.dtype.kind == "f" else x
 
     def _calibrate(self, held_out: Tensor) -> None:
         """Set the threshold by features [n, D] of held-out pictures of seen classes."""
@@ -355,6 +357,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _check_label(self, names: list[str]) -> None:
         if self.unknown is not None and str(self.unknown_label) in names:
             raise InputError(f"a class is called '{self.unknown_label}', as unknown pictures are: choose another unknown_label")
+
+
+def _as_tensor(table: Array) -> Tensor:
+    return torch.from_numpy(np.require(table, requirements=["C", "W"]))  # a copy only of what may not be written to
 
 
 def _as_told(told: Any) -> Told:

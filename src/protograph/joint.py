@@ -84,10 +84,11 @@ class JointSpace:
         place = self.place(name)
         if len(self.names) == 1:
             raise InputError(f"class '{name}' is the last one: a classifier needs at least one")
-        if place < self.seen:
+        added = place - self.seen
+        if added < 0:
             self.model.forget(place)
         else:
-            del self.support[place - self.seen], self._starts[place - self.seen]
+            del self.support[added], self._starts[added]
         del self.names[place]
         self.relations = {label: relation.removed(place) for label, relation in self.relations.items()}
         left = torch.cat([self.prototypes[:place], self.prototypes[place + 1 :]])

@@ -223,6 +223,8 @@ def renew_relations(model: GraphPrototypeNetwork, variant: Variant, similarities
         if any(isinstance(module, SideInformation) for module in operator.modules()):
             new = next(fresh)
             new.load_state_dict(operator.state_dict())
+            for parameter, old in zip(new.parameters(), operator.parameters(), strict=True):
+                parameter.requires_grad_(old.requires_grad)
             model.operators[place] = new.train(operator.training)
 
 
