@@ -143,7 +143,8 @@ def classes_command(model: Model, as_json: AsJson = False) -> None:
         for label, count in zip(classifier.classes_, examples, strict=True)
     ]
     result = {"file": str(model), **summary(classifier), "classes": classes}
-    table = Table(title=escape(f"{model}: {summary_line(classifier)}"), title_justify="left")
+    title = escape(f"{model}: {summary_line(classifier)}")
+    table = Table(title=title, title_justify="left", min_width=90)  # room for the title
     table.add_column("class")
     table.add_column("from")
     for one in classes:
@@ -312,7 +313,7 @@ def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
     """One row per picture."""
     table = Table()
     for heading in ("file", "class", "nearest"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     table.add_column("likeness", justify="right")
     for one in result:
         nearest = ", ".join(f"{each['class']} {100 * each['probability']:.0f} %" for each in one["nearest"])
