@@ -125,7 +125,7 @@ def test_fit_predict_and_add(birds: Path, tmp_path: Path) -> None:
     assert two["class"] != "heron"
     heron = write_birds(tmp_path / "new", ["heron"], 3) / "heron"
     assert answer("add-class", model, "heron", heron) == {
-        "file": str(model), "added": "heron", "examples": 3, "classes": 5,
+        "file": str(model), "added": "heron", "examples": 3, "classes": 5, "notes": [],
     }  # fmt: skip
     assert answer("predict", model, tmp_path / "two.png")[0]["class"] == "heron"
     table = protograph("predict", model, tmp_path / "two.png")

@@ -37,7 +37,7 @@ def predict_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILES...",
+            metavar="FILES",
             help="Pictures, or folders of them; files of features, where the model was fitted on features.",
             show_default=False,
         ),
@@ -66,7 +66,7 @@ def add_class_command(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[PICTURES]...",
+            metavar="PICTURES",
             help="Pictures of it, or folders of them; none, where it is known how it relates.",
             show_default=False,
         ),
@@ -100,10 +100,11 @@ def add_class_command(
             warnings.simplefilter("always")
             classifier.add_class(as_label(classifier, name), examples, relations)
         classifier.set_params(update=usual)
-    for warning in said:
-        progress.say(f"note: {warning.message}")
+    notes = [str(warning.message) for warning in said]
+    for note in notes:
+        progress.say(f"note: {note}")
     count = len(classifier.classes_)
-    result = {"file": str(model), "added": name, "examples": len(examples), "classes": count}
+    result = {"file": str(model), "added": name, "examples": len(examples), "classes": count, "notes": notes}
     done = f"added '{name}' from {_counted(len(examples), 'example')}: {model} knows {_counted(count, 'class')}"
     tell(result, done, as_json)
 
@@ -193,8 +194,8 @@ def export_command(
 ) -> None:
     """Write a model as ONNX.
 
-    The network takes pictures (uint8, [n, 3, H, W]) and prototypes, so it serves classes that change: what `add-class` changes
-    is the .npz file beside it, with `prototypes`, `bias` and `classes`.
+    The network takes pixels and prototypes, so it serves classes that change: after `add-class`, only the .npz file beside it
+    is other, which holds `prototypes`, `bias` and `classes`.
     """
     if out.suffix not in (".onnx", ".npz"):
         raise InputError(f"cannot write {out}: give a name that ends in .onnx, or in .npz for the classes alone")

@@ -22,6 +22,8 @@ from protograph.training import configure
 if TYPE_CHECKING:
     from protograph.classifier import Classifier
 
+TRAINABLE = [name for name in BACKBONES if name != "identity"]
+
 
 @reported
 def fit_command(
@@ -46,7 +48,7 @@ def fit_command(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help=f"Network for the pictures, frozen: {NAMES}. With --train-backbone, one of {', '.join(BACKBONES)}. "
+            help=f"Network for the pictures, frozen: {NAMES}. With --train-backbone, one of {', '.join(TRAINABLE)}. "
             "(default: conv4)",
             show_default=False,
         ),
