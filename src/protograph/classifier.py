@@ -82,8 +82,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         balance: bool = False,
         shots: tuple[int, int] = (1, 5),
         copies: int = 4,
-        steps: int = 400,
-        rate: float = 0.5,
+        steps: int = 300,
+        rate: float = 0.2,
         seed: int = 0,
     ) -> None:
         self.encoder = encoder

@@ -104,11 +104,11 @@ FROZEN = replace(
     PAPER,
     name="frozen",
     epochs=1,
-    steps=400,
-    rate=0.5,
+    steps=300,
+    rate=0.2,
     drops=(),
     anneal=True,
-    warmup=10,
+    warmup=20,
 )
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, DEMO)}
 # What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A run that

@@ -18,13 +18,22 @@ from protograph.evaluation import episode_batches
 from protograph.nn.backbones import Flatten
 from protograph.nn.classify import normalise
 from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.operators import SideInformation, Softmax
 from protograph.progress import Progress
-from protograph.training import learning_rate, make_optimiser, repeated_step, set_parameters, set_rate
+from protograph.training import (
+    keep_freed_memory,
+    learning_rate,
+    make_optimiser,
+    repeated_step,
+    set_parameters,
+    set_rate,
+)
 from protograph.variants import Variant, build
 
 FEWEST_CLASSES = 3  # that episodes take: one acts as novel among two others
 HELD_OUT = 0.2  # of the pictures of a class, where something is calibrated
-NUMBERS = 4_000_000  # that the joint prototypes of one step's episodes hold at the most, where there are several
+SHARPNESS = 8.0  # where the temperatures of relations start: from 1 they take thousands of steps to be of use
+NUMBERS = 1_000_000  # that the joint prototypes of one step's episodes hold at the most, where there are several
 EPISODES = 200  # that choose a bias
 
 
@@ -67,10 +76,13 @@ def start_model(
     recipe: Recipe,
     seed: int,
 ) -> GraphPrototypeNetwork:
-    """A model of features [n, D] as it starts: its prototypes are the means of the classes' normalised features."""
+    """A model of features [n, D] as it starts: prototypes are the means of normalised features, relations are sharp."""
     model = build(variant, Flatten(), features.shape[1:], len(members), similarities, seed, recipe.temperature)
     means = [normalise(features[list(rows)]).mean(0) for rows in members.values()]
     set_parameters(model, {"prototypes": normalise(torch.stack(means))})
+    for operator in model.operators.modules():
+        if isinstance(operator, Softmax) and isinstance(operator.similarity, SideInformation):
+            operator.temperature.data.fill_(SHARPNESS)
     return model
 
 
@@ -88,6 +100,7 @@ def train_model(
     spec = episode_spec(members, recipe, shots)
     if spec is None:
         return
+    keep_freed_memory()
     episodes = max(1, min(recipe.episodes, NUMBERS // model.prototypes.numel()))
     optimiser = make_optimiser(model, recipe)
     loss_sum = torch.zeros((), dtype=torch.float64)
