@@ -53,7 +53,7 @@ def check_refused(result: Result, *named: str) -> None:
 def bird(kind: str, place: int) -> Image.Image:
     """A noisy picture, of a pattern that every kind has for itself."""
     pattern = blocks(28, 28, sum(map(ord, kind))).astype(int)
-    noise = np.random.default_rng((len(kind), place)).integers(-60, 60, pattern.shape)
+    noise = np.random.default_rng((len(kind), place)).integers(-10, 11, pattern.shape)
     return Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8))
 
 

@@ -11,6 +11,7 @@ from protograph.cli.classifier import summary, summary_line, tell, without_unrea
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import AsJson, Device, SkipBad, find_device, find_precision, parse_changes
 from protograph.cli.train import run_training
+from protograph.config import DEMO
 from protograph.data import Dataset, open_dataset
 from protograph.data.features import READERS, bad_rows, read_features
 from protograph.data.folder import list_pictures
@@ -18,6 +19,7 @@ from protograph.encoders import NAMES, open_encoder
 from protograph.errors import InputError
 from protograph.nn.backbones import BACKBONES
 from protograph.training import configure
+from protograph.variants import find_variant
 
 if TYPE_CHECKING:
     from protograph.classifier import Classifier
@@ -177,27 +179,43 @@ def fit_end_to_end(
     progress: ShownProgress,
 ) -> tuple["Classifier", int]:
     """A classifier whose network was trained on these pictures, held-out classes added; and how many pictures."""
-    variant = settings["variant"] or ("gcgpn-aux" if relations else "gcgpn-cos-aux")
+    settings = dict(settings)
+    chosen, seed = settings.pop("variant") or ("gcgpn-aux" if relations else "gcgpn-cos-aux"), settings.pop("seed")
+    variant = find_variant(chosen)
+    if variant.objective != "joint" or variant.after or variant.classifier != "cosine":
+        raise InputError(
+            f"variant '{chosen}' is not trained for the joint label space in one stage: use gcgpn-aux, or gcgpn-cos-aux"
+        )
     data = open_dataset("folder", pictures, progress, skip_bad)
-    precision = find_precision("auto", find_device(device))
+    assert data.pictures is not None
     config = configure(
         data,
-        variant,
-        seed=settings["seed"],
+        chosen,
+        seed=seed,
         backbone=backbone,
         relations=relations,
         changes={**small_recipe(data), **parse_changes(change)},
-        precision=precision,
+        precision=find_precision("auto", find_device(device)),
     )
-    run_training(config, data, out.with_suffix(".run"), device, progress)
-    raise NotImplementedError
-    return pg.Classifier(), 0
+    folder = out.with_suffix(".run")
+    run_training(config, data, folder, device, progress)
+    classifier = pg.Classifier.from_run(folder, data, progress, **settings)
+    assert classifier.encoder_ is not None
+    for pool in (data.novel_validation, data.novel_test):
+        for class_id, rows in zip(pool.classes.tolist(), pool.pictures, strict=True):
+            files = [pictures / data.pictures.names[row] for row in rows.tolist() if row >= 0]
+            classifier.add_class(data.classes[class_id], classifier.encoder_.encode(files, progress))
+    return classifier, len(data.pictures.names) - len(data.pictures.errors)
 
 
 def small_recipe(data: Dataset) -> dict[str, Any]:
-    """Changes to the recipe that episodes of few classes and pictures need."""
-    ways = min(5, len(data.novel_validation), len(data.novel_test), len(data.train) // 2)
-    held_out = (*data.held_out("validation"), *data.held_out("test"))
-    novel = min(int(pool.counts.min()) for pool in held_out[1::2]) - 1
-    seen = min(int(pool.counts.sum()) for pool in held_out[::2]) // ways
-    return {"ways": ways, "test_queries": max(1, min(15, novel, seen))}
+    """Changes to the recipe, so that episodes take no more classes and pictures than there are."""
+    ways = max(1, min(DEMO.ways, len(data.novel_validation), len(data.novel_test), data.seen // 2))
+    spare = int(data.train.counts.sort().values[: data.seen - ways].sum())
+    pools = [data.held_out(split) for split in ("validation", "test")]
+    queries = min(min(int(seen.counts.sum()) // ways, int(novel.counts.min()) - 1) for seen, novel in pools)
+    return {
+        "ways": ways,
+        "seen_queries": min(DEMO.seen_queries, spare),
+        "test_queries": max(1, min(DEMO.test_queries, queries)),
+    }
