@@ -16,16 +16,19 @@ from torch import Tensor
 
 from protograph.calibration import auroc, false_alarm_threshold
 from protograph.config import FROZEN, Recipe
-from protograph.data.store import FeatureStore
+from protograph.data import Dataset, FeatureStore
 from protograph.encoding import Encoder, as_pictures, as_table, open_encoder
 from protograph.errors import InputError, unknown
+from protograph.evaluation import choose_bias, extract
 from protograph.explanation import Nearest, explain
-from protograph.fitting import hold_out, simulated_bias, start_model, train_model
+from protograph.fitting import hold_out, open_run, run_relations, simulated_bias, start_model, train_model
 from protograph.joint import JointSpace
 from protograph.modelfile import Contents, locked, read_model, variant_from, write_model
+from protograph.nn.backbones import Flatten
 from protograph.progress import Progress, Silent
 from protograph.relations.attributes import AttributeRelation
 from protograph.relations.kept import Told, keep_relations
+from protograph.runs import Run
 from protograph.variants import Variant, find_variant
 
 Update = Literal["all", "novel"]
@@ -132,6 +135,31 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = classes
         self._calibrate(features[[row for pictures in held.values() for row in pictures]])
         return self
+
+    @classmethod
+    def from_run(cls, run: Run | Path | str, dataset: Dataset, progress: Progress | None = None, **parameters: Any) -> Self:
+        """A classifier of a trained run: its learned prototypes and graph block, its backbone, the relations it was given.
+
+        It answers as `evaluate` measures the run. What `parameters` ask to calibrate (`unknown`, `balance`) is calibrated on
+        the dataset's validation pictures and classes. Its classes are the dataset's seen ones, in the dataset's order.
+        """
+        run = run if isinstance(run, Run) else Run.open(Path(run))
+        config, names = run.config, dataset.classes[: dataset.seen]
+        made = cls(variant=config.variant, shots=(config.shots, config.shots), seed=config.seed, **parameters)
+        model, made.encoder_ = open_run(run, dataset)
+        made.encoder = made.encoder_
+        sizes = config.shots, config.recipe.ways, config.recipe.test_queries, config.recipe.validation_episodes
+        made.bias_ = choose_bias(model, dataset, *sizes, progress=progress) if made.balance else 0.0
+        held_out = torch.zeros(0, model.prototypes.shape[1])
+        if made.unknown is not None:
+            held_out = extract(model, dataset.store, dataset.seen_validation.all_pictures(), progress)
+        model.backbone = Flatten()
+        made.n_features_in_ = held_out.shape[1]
+        made.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
+        made.classes_ = np.array(names)
+        made._check_label(list(names))
+        made._calibrate(held_out)
+        return made
 
     def add_class(self, name: Any, examples: Any = (), relations: Any = None) -> Self:
         """Take in a new class from its examples, without training; from none, it is placed by its relations alone.

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from protograph.data.store import Augmentation, Normalisation
 from protograph.progress import Progress
 
 
@@ -72,10 +73,25 @@ class KeptEncoder:
 
 def open_encoder(named: str | Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Encoder:
     """An encoder by its name, or by its description and tensors."""
-    opened: Encoder = import_module("protograph.encoders").open_encoder(
-        named, tensors
-    )  # which most users of features do without
+    opened: Encoder = _encoders().open_encoder(named, tensors)
     return opened
+
+
+def backbone_encoder(
+    name: str,
+    weights: Mapping[str, Tensor],
+    shape: tuple[int, int, int],
+    normalisation: Normalisation,
+    augmentation: Augmentation,
+    last_relu: bool,
+) -> Encoder:
+    """One of our backbones, by name, with trained weights, for pictures of this shape C, H, W."""
+    made: Encoder = _encoders().backbone_encoder(name, weights, shape, normalisation, augmentation, last_relu)
+    return made
+
+
+def _encoders() -> Any:
+    return import_module("protograph.encoders")  # where pictures come, and only there
 
 
 def as_pictures(given: Any) -> Sequence[Any] | None:

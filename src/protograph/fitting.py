@@ -11,7 +11,8 @@ from torch import Tensor
 
 from protograph.calibration import Margins, join
 from protograph.config import Recipe
-from protograph.data import Augmentation, FeatureStore, Pool
+from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore, Pool
+from protograph.encoding import Encoder, backbone_encoder
 from protograph.episodes import EpisodeSpec, fixed_episodes, seeded, step_seed
 from protograph.errors import InputError
 from protograph.evaluation import episode_batches
@@ -20,15 +21,19 @@ from protograph.nn.classify import normalise
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import SideInformation, Softmax
 from protograph.progress import Progress
+from protograph.relations import KeptRelation, open_relations
+from protograph.runs import Run
 from protograph.training import (
     keep_freed_memory,
     learning_rate,
+    load_weights,
+    make_model,
     make_optimiser,
     repeated_step,
     set_parameters,
     set_rate,
 )
-from protograph.variants import Variant, build
+from protograph.variants import Variant, build, find_variant
 
 FEWEST_CLASSES = 3  # that episodes take: one acts as novel among two others
 HELD_OUT = 0.2  # of the pictures of a class, where something is calibrated
@@ -112,6 +117,39 @@ def train_model(
             advance(1)
     if not math.isfinite(loss_sum.item()):
         raise InputError(f"training diverged: lower the rate, now {recipe.rate}")
+
+
+def open_run(run: Run, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Encoder | None]:
+    """The best model of a run on its dataset, and its backbone as an encoder; None where the dataset holds features."""
+    config, variant = run.config, find_variant(run.config.variant)
+    if variant.classifier != "cosine":
+        raise InputError(f"{run.folder} is of variant '{variant.name}', which has no cosine classifier: train another")
+    if dataset.fingerprint != config.fingerprint:
+        raise InputError(
+            f"{run.folder} was trained on another version of {config.dataset} ({config.fingerprint}, here "
+            f"{dataset.fingerprint}): train again"
+        )
+    model = make_model(config, dataset)
+    load_weights(model, run.weights("best"), run)
+    if not isinstance(dataset.store, ImageStore):
+        return model, None
+    weights = {name: value.clone() for name, value in model.backbone.state_dict().items()}
+    store, pictures = dataset.store, dataset.augmentation
+    shape = store.picture_shape
+    return model, backbone_encoder(config.backbone, weights, shape, store.normalisation, pictures, variant.last_relu)
+
+
+def run_relations(run: Run, dataset: Dataset) -> dict[str, KeptRelation]:
+    """What a run knows of how its dataset's seen classes relate."""
+    config, names = run.config, dataset.classes[: dataset.seen]
+    if not find_variant(config.variant).needs_relation:
+        return {}
+    found = open_relations(config.relations, dataset.relations, dataset.titles)
+    specs = [None if name in dataset.relations else name for name in config.relations]
+    return {
+        label: KeptRelation.of(label, source.similarities(names), names, source, spec)
+        for (label, source), spec in zip(found.items(), specs, strict=True)
+    }
 
 
 def simulated_bias(
