@@ -366,6 +366,39 @@ def test_mistakes_of_fit_are_named(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_network_is_trained_too(tmp_path: Path) -> None:
+    """Small folders take small episodes; classes that were held out are added, and the run is there to look at."""
+    kinds = [f"kind-{number}" for number in range(8)]
+    root = write_birds(tmp_path / "birds", kinds, 6)
+    arguments = ["fit", root, "--out", tmp_path / "birds.pg", "--train-backbone", "--backbone=conv4-32", "--unknown=0.2"]
+    short = [f"--set={change}" for change in ("epochs=1", "steps=2", "episodes=1", "validation_episodes=2")]
+    said = answer(*arguments, *short)
+    assert (said["classes"], said["pictures"], said["backbone"], said["features"]) == (8, 48, "conv4-32", 800)
+    assert said["threshold"] is not None
+    assert json.loads((tmp_path / "birds.run" / "measures.json").read_text())["variant"] == "gcgpn-cos-aux"
+    listed = answer("classes", tmp_path / "birds.pg")["classes"]
+    assert sorted(one["class"] for one in listed) == kinds
+    assert [one["examples"] for one in listed if one["added"]] == [6] * 4
+    assert answer("predict", tmp_path / "birds.pg", root / "kind-3" / "0.png")[0]["class"] in [*kinds, "unknown"]
+    (tmp_path / "birds.pg").unlink()
+    assert answer(*arguments, *short) == said, "what was trained already is taken as it is"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--variant=dfslwof-att"], "is not trained for the joint label space in one stage"),
+        (["--backbone=timm:resnet18"], "unknown backbone 'timm:resnet18'"),
+        (["--set=epochs"], "--set takes NAME=VALUE"),
+        ([], "4 classes are too few to hold some out"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(arguments: list[str], named: str, birds: Path, tmp_path: Path) -> None:
+    root = birds if not arguments else write_birds(tmp_path / "birds", [f"kind-{number}" for number in range(8)], 6)
+    check_refused(protograph("fit", root, "--out", tmp_path / "one.pg", "--train-backbone", "--json", *arguments), named)
+    assert not (tmp_path / "one.pg").exists()
+
+
 def test_fit_never_loses_what_it_would_overwrite(birds: Path, model: Path, tmp_path: Path) -> None:
     answer("fit", birds, "--out", model)
     answer("add-class", model, "raven", birds / "crow" / "0.png")
