@@ -62,13 +62,14 @@ def naive(encoder: PictureEncoder, pixels: np.ndarray[Any, Any]) -> Tensor:
 
 
 def test_features_are_the_networks_of_the_normalised_picture(encoder: PictureEncoder) -> None:
-    arrays = [blocks(30, 24, 1, place) for place in range(BATCH + 3)]  # more than a batch
+    batch = BATCH["cpu"]
+    arrays = [blocks(30, 24, 1, place) for place in range(batch + 3)]  # more than a batch
     found = encoder.encode(arrays)
-    assert found.shape == (BATCH + 3, encoder.features)
+    assert found.shape == (batch + 3, encoder.features)
     assert found.dtype == torch.float32
     assert not found.requires_grad
     exact = copy.deepcopy(encoder)
-    for row in (0, BATCH - 1, BATCH, BATCH + 2):
+    for row in (0, batch - 1, batch, batch + 2):
         pixels = np.asarray(Image.fromarray(arrays[row]).resize((20, 20), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
         assert torch.allclose(found[row].double(), naive(exact, pixels), atol=1e-5)
 

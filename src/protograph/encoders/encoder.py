@@ -22,10 +22,10 @@ from protograph.errors import InputError
 from protograph.files import cache_folder
 from protograph.nn.backbones import feature_count
 from protograph.progress import Progress, Silent
-from protograph.training import best_device
+from protograph.training import best_device, keep_freed_memory
 
 VERSION = 1  # to be raised whenever the same file gives other features
-BATCH = 64  # pictures that pass the network together
+BATCH = {"cpu": 8, "cuda": 64}  # pictures that pass the network together; on a CPU, few enough for its caches
 PORTION = 1024  # pictures after which features are put into the cache, so that a killed encoding goes on
 FEWEST = 16  # files worth the cache: fewer are encoded as fast as they are looked up
 
@@ -56,6 +56,7 @@ class PictureEncoder:
         device: torch.device | None = None,
     ) -> None:
         self.network = network.eval().requires_grad_(False)
+        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.preparation, self.augmentation = preparation, augmentation
         self.origin, self.kept = dict(origin), kept
         self.features = feature_count(self.network, preparation.shape)
@@ -81,7 +82,7 @@ class PictureEncoder:
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights to be kept in the model file: none where they are somewhere else."""
-        return {name: value.cpu() for name, value in self.network.state_dict().items()} if self.kept else {}
+        return {name: value.cpu().contiguous() for name, value in self.network.state_dict().items()} if self.kept else {}
 
     def digest(self) -> str:
         """What changes when the same picture may give other features."""
@@ -108,6 +109,8 @@ class PictureEncoder:
             shelf = Shelf(cache_folder() / f"features-{self.digest()}" / way)
             known = shelf.find(keys)
         missing = list({key: row for row, key in enumerate(keys) if key not in known}.values())  # the same contents once
+        if len(missing) >= FEWEST and self.device.type == "cpu":
+            keep_freed_memory()
         with (progress or Silent()).task("encode", len(missing), "pictures") as advance:
             for start in range(0, len(missing), PORTION):
                 portion = missing[start : start + PORTION]
@@ -122,7 +125,7 @@ class PictureEncoder:
         self, missing: Sequence[int], pictures: Sequence[Any], names: Sequence[str], seed: int | None, copies: int
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Rows and their features [b, copies, D], batch by batch."""
-        size = max(1, BATCH // copies)
+        size = max(1, BATCH.get(self.device.type, 8) // copies)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
             for start in range(0, len(missing), size):
                 rows = list(missing[start : start + size])
