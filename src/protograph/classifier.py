@@ -114,8 +114,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features, copies, labels = self._training_set(X, y, progress)
         classes, targets = np.unique(labels, return_inverse=True)
         names = [str(label) for label in classes]
-        if len(set(names)) != len(names):
-            raise InputError("two labels are written alike: use names or numbers, not both")
         self._check_label(names)
         kept = keep_relations(relations, names)
         variant = self._variant(bool(kept))

@@ -105,6 +105,7 @@ FROZEN = replace(
     name="frozen",
     epochs=1,
     steps=300,
+    seen_queries=45,
     rate=0.2,
     drops=(),
     anneal=True,
