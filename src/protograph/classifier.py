@@ -1,5 +1,6 @@
 """The classifier people keep: fit it once, add classes as they come, ask it, save it in one file."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -304,7 +305,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             augmented = self.copies and self.steps
             copies = self.encoder_.encode_augmented(pictures, self.copies, self.seed, progress) if augmented else None
             self.n_features_in_ = features.shape[1]
-        check_classification_targets(labels)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The number of unique classes")  # a class may well have a single picture
+            check_classification_targets(labels)
         return features, copies, labels
 
     def _features(self, X: Any) -> Tensor:  # noqa: N803

@@ -221,7 +221,7 @@ def renew_relations(model: GraphPrototypeNetwork, variant: Variant, similarities
     )
     for place, operator in enumerate(model.operators):
         if any(isinstance(module, SideInformation) for module in operator.modules()):
-            new = next(fresh)
+            new = next(fresh).to(model.prototypes)
             new.load_state_dict(operator.state_dict())
             for parameter, old in zip(new.parameters(), operator.parameters(), strict=True):
                 parameter.requires_grad_(old.requires_grad)
