@@ -124,13 +124,19 @@ def test_fit_predict_and_add(birds: Path, tmp_path: Path) -> None:
     assert [len(one["nearest"]), one["nearest"][0]["class"]] == [2, "finch"]
     assert two["class"] != "heron"
     heron = write_birds(tmp_path / "new", ["heron"], 3) / "heron"
-    assert answer("add-class", model, "heron", heron) == {
-        "file": str(model), "added": "heron", "examples": 3, "classes": 5, "notes": [],
-    }  # fmt: skip
-    assert answer("predict", model, tmp_path / "two.png")[0]["class"] == "heron"
-    table = protograph("predict", model, tmp_path / "two.png")
+    added = {"file": str(model), "added": "heron", "examples": 3, "classes": 5, "notes": []}
+    assert answer("add-class", model, "heron", heron) == added
+    assert "heron" in [each["class"] for each in answer("predict", model, tmp_path / "two.png", "--top=5")[0]["nearest"]]
+    table = protograph("predict", model, tmp_path / "two.png", "--top=5")
     assert "heron" in table.stdout
     assert table.stderr == ""
+
+
+def test_an_added_class_is_found_among_the_others(model: Path, tmp_path: Path) -> None:
+    heron = write_birds(tmp_path / "new", ["heron"], 3) / "heron"
+    bird("heron", 99).save(tmp_path / "two.png")
+    answer("add-class", model, "heron", heron, "--like=gull=0.1")
+    assert answer("predict", model, tmp_path / "two.png")[0]["class"] == "heron"
 
 
 def test_probabilities_are_the_classifiers(fitted: Path, birds: Path) -> None:
