@@ -56,7 +56,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(enc
 
 
 @pytest.mark.parametrize(
-    ("example", "said"), [*zip(EXAMPLES, ("mean", "nines found: 0."), strict=True)], ids=["operator", "keep"]
+    ("example", "said"), [*zip(EXAMPLES, ("mean", "threes found: 0."), strict=True)], ids=["operator", "keep"]
 )
 def test_the_readme_examples_run_as_written(example: str, said: str, tmp_path: Path) -> None:
     assert len([line for line in example.splitlines() if line.strip()]) <= 12
