@@ -7,17 +7,21 @@ from torch import Tensor, nn
 
 from protograph.data import Dataset
 from protograph.episodes import fixed_episodes, sample, seeded
+from protograph.errors import InputError
 from protograph.evaluation import (
     EVALUATION_SEED,
     MEASURES,
     Measure,
+    choose_bias,
     episode_measures,
     evaluate,
+    evaluate_unknown,
     evaluation_spec,
     extract,
     nearness,
     run_episodes,
     summarise,
+    with_unknown,
 )
 from protograph.nn.backbones import Conv4
 from protograph.nn.model import GraphPrototypeNetwork
@@ -207,3 +211,51 @@ def test_nearness_is_what_a_loop_over_novel_queries_measures(model: GraphPrototy
                 distances["taken_for_seen"].append(100.0 * (nearest < min(squares[episode.seen :])))
     for name, values in {**lengths, **distances}.items():
         assert found[name] == pytest.approx(fmean(values), rel=1e-5), name
+
+
+def test_unknown_pictures_are_of_novel_classes_outside_the_episode(toy: Dataset) -> None:
+    drawn = fixed_episodes(evaluation_spec(toy, "test", 3, 2, 4), 11, 20)
+    extended = with_unknown(drawn, toy.novel_test, 11)
+    known = drawn.queries.shape[1]
+    assert torch.equal(extended.queries[:, :known], drawn.queries)
+    assert extended.queries.shape[1] == 2 * known
+    assert bool((extended.targets[:, known:] == -1).all())
+    owner = {
+        picture: class_id
+        for class_id, row in zip(toy.novel_test.classes.tolist(), toy.novel_test.pictures.tolist(), strict=True)
+        for picture in row
+    }
+    for classes, pictures in zip(drawn.classes.tolist(), extended.queries[:, known:].tolist(), strict=True):
+        assert not {owner[picture] for picture in pictures} & set(classes)
+    assert {owner[picture] for picture in extended.queries[:, known:].flatten().tolist()} == set(
+        toy.novel_test.classes.tolist()
+    )
+    with pytest.raises(InputError, match="all 7 novel classes are in every episode"):
+        with_unknown(fixed_episodes(evaluation_spec(toy, "test", 7, 2, 4), 11, 1), toy.novel_test, 11)
+
+
+def test_auroc_of_unknown_pictures_is_what_a_loop_over_pairs_counts(model: GraphPrototypeNetwork, toy: Dataset) -> None:
+    found = evaluate_unknown(model, toy, "test", shots=2, ways=3, queries=4, episodes=3, seed=11)
+    drawn = with_unknown(fixed_episodes(evaluation_spec(toy, "test", 3, 2, 4), 11, 3), toy.novel_test, 11)
+    expected = []
+    for index in range(3):
+        one = drawn.slice(index, index + 1)
+        with torch.no_grad():
+            support = model.eval().embed(toy.store.gather(one.support.flatten())).view(*one.support.shape, -1)
+            queries = model.embed(toy.store.gather(one.queries[0]))
+            scores = model(support, one.mask, queries[None], one.classes, one.seen)[0].max(-1).values.tolist()
+        known, unknown = scores[: len(scores) // 2], scores[len(scores) // 2 :]
+        expected.append(100 * sum(a > b for a in known for b in unknown) / len(known) ** 2)
+    assert found.mean == pytest.approx(fmean(expected), abs=1e-6)
+    assert found.ci95 == pytest.approx(1.96 * pstdev(expected) / 3**0.5)
+
+
+def test_a_bias_is_chosen_on_validation_and_makes_its_h_mean_no_worse(model: GraphPrototypeNetwork, toy: Dataset) -> None:
+    sizes = {"shots": 1, "ways": 3, "queries": 4, "episodes": 30}
+    bias = choose_bias(model, toy, **sizes)
+    plain, moved = (evaluate(model, toy, "validation", **sizes, bias=one)["h_mean"].mean for one in (0.0, bias))
+    assert bias != 0.0
+    assert moved > plain
+    measures = evaluate(model, toy, "test", **sizes, bias=1000.0)
+    assert measures["seen_joint"].mean == 0.0
+    assert measures["novel_joint"].mean == measures["novel_novel"].mean

@@ -52,11 +52,15 @@ def test_the_wheel_runs_the_command_in_a_clean_environment(clean_python: Path, t
     assert (tmp_path / "run" / "operator.png").exists()
 
 
-def test_the_readme_example_runs_as_written(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("example", "said"), [*zip(EXAMPLES, ("mean", "threes found: 0."), strict=True)], ids=["operator", "keep"]
+)
+def test_the_readme_examples_run_as_written(example: str, said: str, tmp_path: Path) -> None:
     assert len([line for line in example.splitlines() if line.strip()]) <= 12
-    out = run(sys.executable, "-c", example, cwd=tmp_path)
-    assert "mean" in out
+    assert said in run(sys.executable, "-c", example, cwd=tmp_path)
 
 
 def test_the_readme_names_commands_that_exist() -> None:

@@ -2,6 +2,8 @@
 
 __version__ = "0.1.0"
 
+from typing import TYPE_CHECKING, Any
+
 from protograph.config import RECIPES, Recipe, RunConfig
 from protograph.data import Dataset, FeatureStore, ImageStore, Pool, from_items, open_dataset
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, sample
@@ -25,11 +27,15 @@ from protograph.relations import (
 from protograph.training import configure, train
 from protograph.variants import AUX, VARIANTS, Op, Variant, build, find_variant, register_operator, register_variant
 
+if TYPE_CHECKING:
+    from protograph.classifier import Classifier
+
 __all__ = [
     "AUX",
     "RECIPES",
     "VARIANTS",
     "AttributeRelation",
+    "Classifier",
     "Context",
     "Conv4",
     "CosineClassifier",
@@ -73,3 +79,11 @@ __all__ = [
     "sample",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Classifier":  # scikit-learn takes a second to import, and training does without
+        from protograph.classifier import Classifier
+
+        return Classifier
+    raise AttributeError(f"module 'protograph' has no attribute '{name}'")

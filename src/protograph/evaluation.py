@@ -3,14 +3,17 @@
 Shapes: E episodes, S seen, V = S + N, Q queries, D features.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from protograph.calibration import Margins, auroc, join
 from protograph.data.dataset import Dataset, Pool
 from protograph.data.store import Store
-from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes
+from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, seeded
+from protograph.errors import InputError
 from protograph.nn.classify import SquaredDistance
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Progress, Silent
@@ -108,8 +111,10 @@ def class_means(model: GraphPrototypeNetwork, store: Store, pool: Pool) -> Tenso
 
 
 @torch.inference_mode()
-def run_episodes(model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6) -> dict[str, Tensor]:
-    """Per-episode measures on cached features [n, D], which the episodes index, many episodes at a time.
+def episode_batches(
+    model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6
+) -> Iterator[tuple[Episodes, Tensor]]:
+    """Many episodes at a time with their joint logits [E, Q, V], on cached features [n, D], which the episodes index.
 
     `memory` bounds the numbers of the largest tensor of a batch of episodes.
     """
@@ -117,10 +122,20 @@ def run_episodes(model: GraphPrototypeNetwork, features: Tensor, episodes: Episo
     rows = episodes.classes.shape[1]
     largest = max(rows * rows, (rows + episodes.queries.shape[1]) * features.shape[1])
     step = max(1, int(memory / largest))
-    parts = []
     for start in range(0, len(episodes), step):
         part = episodes.slice(start, start + step).to(features.device)
-        logits = model(features[part.support], part.mask, features[part.queries], part.classes, part.seen)
+        yield part, model(features[part.support], part.mask, features[part.queries], part.classes, part.seen)
+
+
+@torch.inference_mode()
+def run_episodes(
+    model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6, bias: float = 0.0
+) -> dict[str, Tensor]:
+    """Per-episode measures on cached features [n, D], with a bias on the novel logits."""
+    parts = []
+    for part, logits in episode_batches(model, features, episodes, memory):
+        if bias:
+            logits[..., part.seen :] += bias
         parts.append(episode_measures(logits, part.targets, part.seen))
     return {name: torch.cat([part[name] for part in parts]).cpu() for name in MEASURES}
 
@@ -152,11 +167,13 @@ def nearness(model: GraphPrototypeNetwork, dataset: Dataset, shots: int, ways: i
     return dict(zip(("seen_norm", "novel_norm", "to_own", "to_nearest_seen", "taken_for_seen"), means, strict=True))
 
 
-def measure(model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None) -> Measures:
+def measure(
+    model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None, bias: float = 0.0
+) -> Measures:
     """The six measures of a model on given episodes; the store lies on the model's device."""
     pictures, placed = episodes.compact
     features = extract(model, store, pictures.to(store.device), progress)
-    return summarise(run_episodes(model, features, placed))
+    return summarise(run_episodes(model, features, placed, bias=bias))
 
 
 def evaluate(
@@ -169,8 +186,72 @@ def evaluate(
     episodes: int = 600,
     seed: int = EVALUATION_SEED,
     progress: Progress | None = None,
+    bias: float = 0.0,
 ) -> Measures:
-    """The six measures of a model on fixed episodes of a held-out split."""
+    """The six measures of a model on fixed episodes of a held-out split, with a bias on the novel logits."""
     drawn = fixed_episodes(evaluation_spec(dataset, split, ways, shots, queries), seed, episodes)
     store = dataset.store.to(next(model.parameters()).device)
-    return measure(model, store, drawn, progress)
+    return measure(model, store, drawn, progress, bias)
+
+
+def choose_bias(
+    model: GraphPrototypeNetwork,
+    dataset: Dataset,
+    shots: int = 1,
+    ways: int = 5,
+    queries: int = 15,
+    episodes: int = 600,
+    progress: Progress | None = None,
+) -> float:
+    """The bias on novel logits of the best H-Mean on fixed validation episodes."""
+    drawn = fixed_episodes(evaluation_spec(dataset, "validation", ways, shots, queries), EVALUATION_SEED, episodes)
+    pictures, placed = drawn.compact
+    store = dataset.store.to(next(model.parameters()).device)
+    features = extract(model, store, pictures.to(store.device), progress)
+    batches = episode_batches(model, features, placed)
+    return join([Margins.of(logits, part.targets, part.seen) for part, logits in batches]).best_bias()
+
+
+def with_unknown(episodes: Episodes, novel: Pool, seed: int) -> Episodes:
+    """Each episode's queries followed by as many pictures of novel classes that are not in it; these have the target -1.
+
+    The class is drawn uniformly with replacement, then its picture.
+    """
+    drawn = []
+    for index, classes in enumerate(episodes.classes.tolist()):
+        generator = seeded(seed, "unknown", index)
+        others = [row for row, class_id in enumerate(novel.classes.tolist()) if class_id not in set(classes[episodes.seen :])]
+        if not others:
+            raise InputError(f"all {len(novel)} novel classes are in every episode, none is unknown: use fewer --ways")
+        rows = torch.tensor(others)[torch.randint(0, len(others), (episodes.queries.shape[1],), generator=generator)]
+        places = (torch.rand(len(rows), generator=generator) * novel.counts[rows]).long().minimum(novel.counts[rows] - 1)
+        drawn.append(novel.pictures[rows, places])
+    unknown = torch.stack(drawn)
+    nowhere = torch.full_like(unknown, -1)
+    return replace(
+        episodes, queries=torch.cat([episodes.queries, unknown], 1), targets=torch.cat([episodes.targets, nowhere], 1)
+    )
+
+
+def evaluate_unknown(
+    model: GraphPrototypeNetwork,
+    dataset: Dataset,
+    split: str = "test",
+    shots: int = 1,
+    ways: int = 5,
+    queries: int = 15,
+    episodes: int = 600,
+    seed: int = EVALUATION_SEED,
+    progress: Progress | None = None,
+) -> Measure:
+    """AUROC, in per cent, of known pictures (an episode's queries) against those of novel classes that are not in it.
+
+    The score is the largest logit, which is the largest cosine.
+    """
+    drawn = fixed_episodes(evaluation_spec(dataset, split, ways, shots, queries), seed, episodes)
+    pictures, placed = with_unknown(drawn, dataset.held_out(split)[1], seed).compact
+    store = dataset.store.to(next(model.parameters()).device)
+    features = extract(model, store, pictures.to(store.device), progress)
+    known = drawn.queries.shape[1]
+    scores = [logits.max(-1).values for _, logits in episode_batches(model, features, placed)]
+    return Measure.of(torch.cat([auroc(each[:, :known], each[:, known:]) for each in scores]).cpu())

@@ -9,7 +9,6 @@
 Each file is whole or absent. The checkpoint is the one source of truth: a killed run goes on from it.
 """
 
-import hashlib
 import json
 import platform
 from collections.abc import Sequence
@@ -18,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from protograph.config import RunConfig, differences
 from protograph.errors import InputError
 from protograph.files import write_atomically, write_json
+from protograph.sealed import seal, tensors_digest, unseal
 
 
 def place(dataset: str, shots: int | None, variant: str, recipe: str, seed: int, relations: Sequence[str] = ()) -> Path:
@@ -101,10 +99,7 @@ class Run:
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, then bring epochs.jsonl up to it."""
         values = {name: value for name, value in vars(checkpoint).items() if name != "tensors"}
-        tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
-        progress = json.dumps(values)
-        metadata = {"progress": progress, "digest": _digest(progress, tensors)}
-        write_atomically(self.folder / "checkpoint.safetensors", save(tensors, metadata))
+        write_atomically(self.folder / "checkpoint.safetensors", seal(checkpoint.tensors, "progress", json.dumps(values)))
         self.write_history(checkpoint)
 
     def write_history(self, checkpoint: Checkpoint) -> None:
@@ -117,14 +112,10 @@ class Run:
         path = self.folder / "checkpoint.safetensors"
         if not path.exists():
             return None
-        content = path.read_bytes()
         try:
-            tensors = load(content)
-            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-            if header["digest"] != _digest(header["progress"], tensors):
-                raise ValueError("its contents do not match their checksum")
-            return Checkpoint(tensors, **json.loads(header["progress"]))
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            progress, tensors = unseal(path.read_bytes(), "progress")
+            return Checkpoint(tensors, **json.loads(progress))
+        except (ValueError, TypeError) as error:
             raise InputError(f"{path} is damaged ({error}): remove the folder and train again") from error
 
     def weights(self, which: str) -> dict[str, Tensor]:
@@ -140,7 +131,7 @@ class Run:
     @property
     def fingerprint(self) -> str:
         """What a run that starts from this one remembers of it: a digest of the best weights."""
-        return _digest("", self.weights("best"))
+        return tensors_digest("", self.weights("best"))
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -179,11 +170,3 @@ def _foreign(folder: Path) -> list[Path]:
     """What lies in a folder besides the traces of a run that was killed while it claimed it."""
     own = ("environment.json", ".environment.json.", ".config.json.")
     return [path for path in folder.iterdir() if not path.name.startswith(own)]
-
-
-def _digest(progress: str, tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.blake2b(progress.encode(), digest_size=16)
-    for name in sorted(tensors):
-        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -212,6 +212,22 @@ def build(
     return model
 
 
+def renew_relations(model: GraphPrototypeNetwork, variant: Variant, similarities: Mapping[str, Tensor]) -> None:
+    """Put other similarities [C, C] of the same relations into a model of a variant; what it learned stays."""
+    seen, features = model.prototypes.shape
+    parts = Parts(seen, features, similarities)
+    fresh = iter(
+        [new for op in variant.operators if op.kind == "relation" for new in _build_operators(op, parts, variant.name)]
+    )
+    for place, operator in enumerate(model.operators):
+        if any(isinstance(module, SideInformation) for module in operator.modules()):
+            new = next(fresh).to(model.prototypes)
+            new.load_state_dict(operator.state_dict())
+            for parameter, old in zip(new.parameters(), operator.parameters(), strict=True):
+                parameter.requires_grad_(old.requires_grad)
+            model.operators[place] = new.train(operator.training)
+
+
 def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:
     if op.kind not in OPERATORS:
         raise unknown("operator", op.kind, OPERATORS)

@@ -367,6 +367,22 @@ def test_evaluate_takes_other_episodes_than_the_run_had(finished: Path) -> None:
     assert (found["split"], found["episodes"]) == ("validation", 9)
 
 
+def test_evaluate_measures_unknown_pictures_and_a_balance_beside_the_six(finished: Path) -> None:
+    plain, more = (
+        protograph("evaluate", finished, "--json", "--episodes=9", *options) for options in ((), ("--unknown", "--balance"))
+    )
+    assert more.exit_code == 0, more.stderr
+    found = json.loads(more.stdout)
+    balanced, unknown = found.pop("balanced"), found.pop("unknown")
+    assert found == json.loads(plain.stdout)
+    assert isinstance(balanced["bias"], float)
+    assert set(balanced["measures"]) == set(found["measures"])
+    assert 0 <= unknown["auroc"]["mean"] <= 100
+    shown = protograph("evaluate", finished, "--episodes=9", "--unknown", "--balance")
+    assert f"with bias {balanced['bias']:+.2f}" in shown.stdout
+    assert f"AUROC of known against unknown pictures: {unknown['auroc']['mean']:.2f}" in shown.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -378,6 +394,8 @@ def test_evaluate_takes_other_episodes_than_the_run_had(finished: Path) -> None:
         (["--queries=0"], ["queries", "at least 1"]),
         (["--ways=8"], ["8 ways", "7 novel"]),
         (["--device=cuda:99"], ["'cuda:99'", "use auto or cpu"]),
+        (["--balance", "--split=validation"], ["--balance", "--split test"]),
+        (["--unknown", "--ways=7", "--queries=1"], ["all 7 novel classes", "fewer --ways"]),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
 )

@@ -241,3 +241,17 @@ def test_features_are_gathered_as_they_are() -> None:
 def test_features_of_another_type_or_shape_are_refused(features: Tensor) -> None:
     with pytest.raises(ValueError, match=r"floats \[P, D\]"):
         FeatureStore(features)
+
+
+def test_copies_of_features_are_drawn_at_random_in_training_only():
+    features, copies = torch.arange(6.0).view(3, 2), torch.arange(24.0).view(3, 4, 2) + 100
+    store = FeatureStore(features, copies).to(torch.device("cpu"))
+    indices = torch.tensor([2, 0, 2] * 50)
+    assert torch.equal(store.gather(indices), features[indices])
+    drawn = store.gather(indices, Augmentation(), torch.Generator().manual_seed(0))
+    for index, row in zip(indices.tolist(), drawn.tolist(), strict=True):
+        assert row in copies[index].tolist()
+    assert len({tuple(row) for row in drawn.tolist()}) == 8
+    assert torch.equal(drawn, store.gather(indices, Augmentation(), torch.Generator().manual_seed(0)))
+    with pytest.raises(ValueError, match=r"must be \[P, R, D\]"):
+        FeatureStore(features, copies[:2])

@@ -10,7 +10,7 @@ from protograph.nn.graph import GraphBlock
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Identity
 from protograph.training import set_parameters
-from protograph.variants import AUX, VARIANTS, Op, Variant, build, teen_candidate
+from protograph.variants import AUX, VARIANTS, Op, Variant, build, renew_relations, teen_candidate
 
 T, S, N, K, Q, D = 6, 4, 3, 2, 4, 5
 CLASSES = torch.tensor([[0, 3, 5, 1, 8, 6, 7], [4, 2, 1, 0, 7, 8, 3]])  # the second plays training class 3 as novel
@@ -371,3 +371,17 @@ def test_gradients_of_the_prototypes_are_the_same_every_time_with_several_thread
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(found[0], each) for each in found)
+
+
+@pytest.mark.parametrize("name", ["gcgpn-aux", "gcgpn-key", "dfslwof-att"])
+def test_a_forgotten_class_is_as_if_it_had_never_been_among_the_seen(name, support, queries):
+    similarities = {"known": rand(9, 9, seed=4)}
+    model = make(VARIANTS[name], similarities)
+    classes = torch.tensor([[0, 1, 3, 4, 5, 6, 7, 8]])
+    mask = torch.ones(1, N, K, dtype=torch.bool)
+    expected = model(support[:1], mask, queries[:1], classes, 5)
+    model.forget(2)
+    kept = torch.tensor([0, 1, 3, 4, 5, 6, 7, 8])
+    renew_relations(model, VARIANTS[name], {"known": similarities["known"][kept][:, kept]})
+    assert model.prototypes.shape == (T - 1, D)
+    close(model(support[:1], mask, queries[:1], torch.arange(8)[None], 5), expected)

@@ -21,6 +21,7 @@ from protograph.nn.operators import (
     Softmax,
     TransformedSimilarity,
     Weights,
+    over_shots,
     pairwise,
     sparsify,
 )
@@ -523,3 +524,30 @@ def test_gradient_of_a_sparse_product_makes_nothing_that_grows_with_the_square_o
         loss.backward()
     assert operator.temperature.grad.isfinite()
     assert largest.numbers <= 4 * 2 * 1200
+
+
+def test_one_row_is_the_row_of_the_whole_matrix(context):
+    sparse = sparsify(rand(9, 9, seed=3).softmax(-1), top=4)
+    operators = [
+        Identity(),
+        Blocks(Identity(), ("ss", "nn")),
+        Softmax(PrototypeSimilarity(), "cos"),
+        Blocks(Softmax(PrototypeSimilarity(), "cos")),
+        Softmax(SideInformation(sparse), "edges"),
+        Blocks(Softmax(SideInformation(sparse), "edges")),
+        Power(Softmax(SideInformation(sparse), "edges"), 3),
+        Softmax(KeySimilarity(6, 5).double(), "keys"),
+    ]
+    for operator in operators:
+        for weights in operator.weights(context):
+            whole = weights.dense(7)
+            whole = whole[0] if whole.ndim == 3 else whole
+            for row in range(7):
+                torch.testing.assert_close(weights.row_of(row, 7).double(), whole[row].detach().double(), atol=1e-6, rtol=0)
+
+
+def test_the_mean_of_no_shots_is_zero():
+    values, mask = rand(1, 2, 3, 4), torch.tensor([[[True, True, False], [False, False, False]]])
+    found = over_shots(values, mask)
+    close(found[0, 0], values[0, 0, :2].mean(0))
+    assert found[0, 1].tolist() == [0.0] * 4

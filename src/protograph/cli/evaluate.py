@@ -1,15 +1,16 @@
 """protograph evaluate"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, Root, find_device, find_precision, load_plugins
 from protograph.data import Dataset, open_dataset
-from protograph.errors import InputError, unknown
-from protograph.evaluation import evaluate
+from protograph.errors import InputError
+from protograph.errors import unknown as unknown_name
+from protograph.evaluation import choose_bias, evaluate, evaluate_unknown
 from protograph.progress import Progress
 from protograph.runs import Run
 from protograph.training import PRECISIONS, load_weights, make_model
@@ -30,12 +31,22 @@ def evaluate_command(
     precision: Annotated[
         str, typer.Option(help="Of the backbone: auto, float32 or bfloat16; auto takes what it was trained in, where it can.")
     ] = "auto",
+    unknown: Annotated[
+        bool,
+        typer.Option("--unknown", help="Also measure how well pictures of classes outside the episode are told from its own."),
+    ] = False,
+    balance: Annotated[
+        bool,
+        typer.Option("--balance", help="Also measure with a bias on novel classes that is chosen on the validation classes."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure a trained run: six accuracies with 95 % intervals over fixed episodes."""
     for kind, value, known in (("split", split, ("test", "validation")), ("epoch", epoch, ("best", "last"))):
         if value not in known:
-            raise unknown(kind, value, known)
+            raise unknown_name(kind, value, known)
+    if balance and split != "test":
+        raise InputError("--balance is chosen on the validation classes: measure it on --split test")
     place = find_device(device)
     chosen = find_precision(precision, place)
     opened = Run.open(run)
@@ -48,21 +59,23 @@ def evaluate_command(
     shots = config.shots if shots is None else shots
     ways = config.recipe.ways if ways is None else ways
     queries = config.recipe.test_queries if queries is None else queries
-    measures = measures_as_json(
-        evaluate(
-            model.to(place),
-            data,
-            split,
-            shots,
-            ways,
-            queries,
-            episodes,
-            progress=progress,
-        )
-    )
-    result = {"run": str(run), "split": split, "episodes": episodes, "epoch": epoch, "measures": measures}
+    model.to(place)
+    sizes = {"shots": shots, "ways": ways, "queries": queries, "episodes": episodes}
+    measures = measures_as_json(evaluate(model, data, split, **sizes, progress=progress))
+    result: dict[str, Any] = {"run": str(run), "split": split, "episodes": episodes, "epoch": epoch, "measures": measures}
+    rows = {config.variant: measures}
+    if balance:
+        bias = choose_bias(model, data, **sizes, progress=progress)
+        balanced = measures_as_json(evaluate(model, data, split, **sizes, progress=progress, bias=bias))
+        result["balanced"] = {"bias": round(bias, 4), "measures": balanced}
+        rows[f"with bias {bias:+.2f}"] = balanced
+    if unknown:
+        separation = evaluate_unknown(model, data, split, **sizes, progress=progress)
+        result["unknown"] = measures_as_json({"auroc": separation})
     title = f"{config.dataset}, {shots}-shot, {episodes} {split} episodes, {epoch} epoch"
-    show(result, measures_table({config.variant: measures}, title), as_json)
+    show(result, measures_table(rows, title), as_json)
+    if unknown and not as_json:
+        print(f"AUROC of known against unknown pictures: {separation}")
 
 
 def dataset_of(run: Run, root: Path | None, progress: Progress) -> Dataset:

@@ -188,12 +188,17 @@ def recoloured(pictures: Tensor, most: float, generator: torch.Generator | None)
 
 
 class FeatureStore:
-    """Features [P, D] computed elsewhere, in place of pictures."""
+    """Features [P, D] computed elsewhere, in place of pictures.
 
-    def __init__(self, features: Tensor) -> None:
+    copies: features [P, R, D] of each picture changed at random R times, from which training takes one at random
+    """
+
+    def __init__(self, features: Tensor, copies: Tensor | None = None) -> None:
         if not features.is_floating_point() or features.ndim != 2:
             raise ValueError(f"features must be floats [P, D], not {features.dtype} {tuple(features.shape)}")
-        self.features = features
+        if copies is not None and (copies.ndim != 3 or copies[:, :1].shape != features[:, None].shape):
+            raise ValueError(f"copies of features {tuple(features.shape)} must be [P, R, D], not {tuple(copies.shape)}")
+        self.features, self.copies = features, copies
 
     def __len__(self) -> int:
         return len(self.features)
@@ -210,10 +215,13 @@ class FeatureStore:
 
     def to(self, device: torch.device) -> "FeatureStore":
         """The same features, resident on a device."""
-        return FeatureStore(self.features.to(device))
+        return FeatureStore(self.features.to(device), None if self.copies is None else self.copies.to(device))
 
     def gather(
         self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Features [n, D] of `indices` [n]; there is nothing to augment."""
-        return self.features[indices]
+        """Features [n, D] of `indices` [n]; of those that have copies, one of these at random where a `generator` is given."""
+        if self.copies is None or generator is None:
+            return self.features[indices]
+        chosen = torch.randint(0, self.copies.shape[1], indices.shape, device=self.device, generator=generator)
+        return self.copies[indices, chosen]

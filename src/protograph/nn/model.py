@@ -13,7 +13,7 @@ from torch.nn.functional import embedding
 from protograph.nn.backbones import Conv4
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.graph import GraphBlock
-from protograph.nn.operators import Context, Operator, Weights, over_shots
+from protograph.nn.operators import Context, KeySimilarity, Operator, Weights, over_shots, without
 
 
 class GraphPrototypeNetwork(nn.Module):
@@ -74,11 +74,24 @@ class GraphPrototypeNetwork(nn.Module):
 
         support [E, N, K, D] with mask [E, N, K]; classes [E, V], the first `seen` of them the seen ones.
         """
-        novel = over_shots(normalise(support) if self.normalise_support else support, mask)
-        known = normalise(self.prototypes) if self.normalise_seen else self.prototypes
         # `embedding`, since the gradient of plain indexing is summed by threads in any order.
-        prototypes = torch.cat([embedding(classes[:, :seen], known), novel], 1)
+        prototypes = torch.cat([embedding(classes[:, :seen], self.learned()), self.initial(support, mask)], 1)
         return Context(prototypes, support, mask, classes, seen)
+
+    def learned(self) -> Tensor:
+        """Initial prototypes [T, D] of the training classes."""
+        return normalise(self.prototypes) if self.normalise_seen else self.prototypes
+
+    def initial(self, support: Tensor, mask: Tensor) -> Tensor:
+        """Initial prototypes [E, N, D] of novel classes from their support [E, N, K, D] with mask [E, N, K]."""
+        return over_shots(normalise(support) if self.normalise_support else support, mask)
+
+    def forget(self, row: int) -> None:
+        """Drop one training class: its learned prototype, and what operators learned of it."""
+        self.prototypes = without(self.prototypes, row)
+        for module in self.operators.modules():
+            if isinstance(module, KeySimilarity):
+                module.forget(row)
 
     def weights(self, context: Context) -> list[Weights]:
         """What all operators answer, in the order of the graph block's labels."""

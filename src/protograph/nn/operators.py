@@ -41,9 +41,14 @@ class Context:
 
 
 def over_shots(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean [E, N, X] of `values` [E, N, K, X] over the shots that are there, as `mask` [E, N, K] says."""
+    """Mean [E, N, X] of `values` [E, N, K, X] over the shots that are there, as `mask` [E, N, K] says; of none, zero."""
     weight = mask[..., None].to(values.dtype)
-    return (values * weight).sum(2) / weight.sum(2)
+    return (values * weight).sum(2) / weight.sum(2).clamp(min=1)
+
+
+def without(rows: nn.Parameter, row: int) -> nn.Parameter:
+    """A parameter [T, D] without one of its rows."""
+    return nn.Parameter(torch.cat([rows.detach()[:row], rows.detach()[row + 1 :]]), requires_grad=rows.requires_grad)
 
 
 class SparseProduct(torch.autograd.Function):
@@ -129,6 +134,15 @@ class Edges:
             kept &= rank < top
         return self.only(kept)
 
+    def row_of(self, row: int) -> Tensor:
+        """One row [V] of the first episode's matrix."""
+        first = self.only(self.episode == 0)
+        found = torch.zeros(self.shape[1], dtype=self.weight.dtype)
+        found[row] = 1
+        for _ in range(self.order):
+            found = torch.zeros_like(found).index_add(0, first.column, first.weight * found[first.row])
+        return found
+
     def dense(self) -> Tensor:
         """The matrix [E, V, V] in full, for pictures and tests."""
         episodes, classes = self.shape
@@ -191,6 +205,19 @@ class Weights:
             return replace(self, values=replace(inside, order=inside.order * order))
         return self
 
+    def row_of(self, row: int, classes: int) -> Tensor:
+        """One row [V] of the first episode's matrix, without making the others."""
+        found = torch.zeros(classes)
+        if not self.rows.start <= row < self.rows.stop:
+            return found
+        if self.values is None:
+            found[row] = 1
+        elif isinstance(self.values, Edges):
+            found[self.columns] = self.values.row_of(row)[self.columns]
+        else:
+            found[self.columns] = self.values.reshape(-1, *self.values.shape[-2:])[0, row - self.rows.start]
+        return found
+
     def dense(self, classes: int) -> Tensor:
         """The matrix [E, V, V] (or [V, V]) in full, for pictures and tests."""
         if isinstance(self.values, Edges):
@@ -223,9 +250,12 @@ class Operator(nn.Module, ABC):
     """Answers one `Weights` per label. To make an own operator, write `forward` and, for several answers, `labels`.
 
     A plain matrix [E, V, V] or [V, V] may be answered instead of `Weights`.
+
+    sees_support: whether it looks at single examples; one that says it does not need not be shown them
     """
 
     labels: tuple[str, ...] = ("operator",)
+    sees_support = True
 
     @abstractmethod
     def forward(self, context: Context) -> "Weights | Tensor | tuple[Weights, ...]":
@@ -243,6 +273,7 @@ class Identity(Operator):
     """Every class is related to itself alone. Nothing is computed for it."""
 
     labels = ("identity",)
+    sees_support = False
 
     def forward(self, context: Context) -> Weights:
         """The identity [V, V]."""
@@ -257,6 +288,8 @@ class Blocks(Operator):
     .. math:: \hat B_1 = \begin{pmatrix} I & 0 \\ 0 & 0 \end{pmatrix}, \quad
               \hat B_2 = \begin{pmatrix} 0 & 0 \\ 0 & I \end{pmatrix}.
     """
+
+    sees_support = False
 
     def __init__(self, operator: Operator, blocks: tuple[str, ...] = BLOCKS) -> None:
         super().__init__()
@@ -275,6 +308,8 @@ class Blocks(Operator):
 class Power(Operator):
     """Another operator applied `order` times: paths of that many steps."""
 
+    sees_support = False
+
     def __init__(self, operator: Operator, order: int) -> None:
         super().__init__()
         if order < 1:
@@ -289,6 +324,8 @@ class Power(Operator):
 
 class Similarity(nn.Module, ABC):
     """Scores of pairs of classes, before they are normalised."""
+
+    sees_support = True
 
     @abstractmethod
     def forward(self, context: Context) -> Weights:
@@ -307,6 +344,8 @@ class Softmax(Operator):
         top, above: keep only the strongest scores of a row, or those over a bound: the rest counts as absent
 
     """
+
+    sees_support = False
 
     def __init__(
         self, similarity: Similarity, label: str, temperature: float = 1.0, top: int | None = None, above: float | None = None
@@ -396,6 +435,8 @@ class PrototypeSimilarity(Similarity):
 
     """
 
+    sees_support = False
+
     def __init__(self, measure: Measure = "cosine", block: str | None = None) -> None:
         super().__init__()
         self.measure, self.block = measure, block
@@ -418,6 +459,8 @@ class TransformedSimilarity(Similarity):
         measure: cosine or l2
 
     """
+
+    sees_support = False
 
     def __init__(self, features: int, width: int | None = None, measure: Measure = "cosine") -> None:
         super().__init__()
@@ -443,6 +486,8 @@ class DifferenceSimilarity(Similarity):
 
     """
 
+    sees_support = False
+
     def __init__(self, features: int, hidden: int = 64) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1, bias=False))
@@ -466,6 +511,8 @@ class KeySimilarity(Similarity):
 
     """
 
+    sees_support = False
+
     def __init__(self, seen: int, features: int, block: str | None = "sn") -> None:
         super().__init__()
         self.keys = nn.Parameter(torch.randn(seen, features) * math.sqrt(2 / features))
@@ -474,6 +521,10 @@ class KeySimilarity(Similarity):
             self.query.weight.mul_(0).add_(torch.eye(features) + 0.001 * torch.randn(features, features))
             self.query.bias.zero_()
         self.block = block
+
+    def forget(self, row: int) -> None:
+        """Drop the key of one training class."""
+        self.keys = without(self.keys, row)
 
     def forward(self, context: Context) -> Weights:
         """Scores [E, R, C] of the block, or of all pairs."""
@@ -512,7 +563,7 @@ class ShotAttention(Operator):
         asked = self.similarity.query(normalise(context.support)).flatten(1, 2)  # [E, N * K, D]
         keys = embedding(context.classes[:, columns], self.similarity.keys)
         shares = (self.temperature * pairwise(asked, keys, "cosine")).softmax(-1)
-        return Weights(over_shots(shares.view(*context.mask.shape, -1), context.mask), rows, columns)
+        return Weights(over_shots(shares.view(*context.mask.shape, keys.shape[1]), context.mask), rows, columns)
 
 
 class SideInformation(Similarity):
@@ -523,6 +574,7 @@ class SideInformation(Similarity):
 
     """
 
+    sees_support = False
     similarities: Tensor
 
     def __init__(self, similarities: Tensor) -> None:

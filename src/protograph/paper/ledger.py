@@ -7,25 +7,19 @@ results/notes.json, what people found out about cells, by {dataset}/{shots}-shot
 
 import json
 import math
-import os
-import socket
-import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from secrets import token_hex
 from statistics import fmean, stdev
-from typing import Any
 
 from protograph.config import Recipe, RunConfig
 from protograph.data import DATASETS
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure, Measures
 from protograph.files import write_json
+from protograph.locks import held
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.relations import label_of
@@ -163,121 +157,12 @@ def scores(ledger: Mapping[Task, Entry], recipe: str) -> dict[Cell, Scores]:
 
 @contextmanager
 def locked(results: Path) -> Iterator[None]:
-    """Keep every other grid off a results folder; refused while another one is at work there.
-
-    The lock is a file that names its process. One that a dead process left is moved away first, and moved back should another
-    grid have been quicker.
-    """
+    """Keep every other grid off a results folder; refused while another one is at work there."""
     results.mkdir(parents=True, exist_ok=True)
-    lock = results / ".lock"
-    own = {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid()), "since": _now(), "token": token_hex(8)}
-    contested = False
-    while True:
-        try:
-            _put(lock, json.dumps(own))
-        except FileExistsError:
-            _remove_dead(lock)
-            contested = True
-            continue
-        if contested:
-            time.sleep(0.1)  # for another grid that saw the dead lock too and is about to move this one away
-        if _holder(lock) == own:
-            break
-    for left in (
-        *results.glob(".lock.*"),
-        *results.glob("*/*/*/.*.json.*"),
-        *results.glob("*/*/*/*/.*.json.*"),
-    ):  # by a grid that was killed while writing
-        left.unlink(missing_ok=True)
-    try:
+    with held(results / ".lock", results, "wait for it, or choose another --results"):
+        for left in (
+            *results.glob("*/*/*/.*.json.*"),
+            *results.glob("*/*/*/*/.*.json.*"),
+        ):  # by a grid that was killed while writing
+            left.unlink(missing_ok=True)
         yield
-    finally:
-        if _holder(lock) == own:
-            lock.unlink()
-
-
-def _put(lock: Path, content: str) -> None:
-    """Make the lock, whole; FileExistsError where there is one."""
-    handle, name = tempfile.mkstemp(dir=lock.parent, prefix=".lock.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        try:
-            os.link(name, lock)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without hard links
-            with lock.open("x", encoding="utf-8") as file:
-                file.write(content)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _remove_dead(lock: Path) -> None:
-    """Remove the lock of a process that is no more; refuse where it still is."""
-    holder = _holder(lock)
-    if holder is None:  # released this moment
-        return
-    if holder["host"] != socket.gethostname():
-        raise InputError(
-            f"{lock.parent} is in use by process {holder['pid']} on {holder['host']} since {holder['since']}: wait for it, or "
-            f"remove {lock} if it is no more"
-        )
-    if _alive(holder["pid"]) and holder["born"] == _born(holder["pid"]):
-        raise InputError(
-            f"{lock.parent} is in use by process {holder['pid']} since {holder['since']}: wait for it, or choose another "
-            "--results"
-        )
-    aside = lock.with_name(f".lock.{token_hex(8)}.dead")
-    try:
-        os.replace(lock, aside)
-    except FileNotFoundError:
-        return
-    if _holder(aside) != holder:
-        with suppress(OSError):
-            os.link(aside, lock)
-    aside.unlink(missing_ok=True)
-
-
-def _holder(lock: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(lock.read_text(encoding="utf-8"))
-        return {name: found[name] for name in ("pid", "host", "born", "since", "token")}
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{lock} is damaged: remove it if no other grid is running") from error
-
-
-def _alive(pid: int) -> bool:
-    if sys.platform == "win32":
-        import ctypes
-
-        process = ctypes.windll.kernel32.OpenProcess(0x1000, False, pid)  # PROCESS_QUERY_LIMITED_INFORMATION
-        ctypes.windll.kernel32.CloseHandle(process)
-        return bool(process)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return _state(pid)[:1] != ["Z"]  # dead, only not yet buried by its parent
-
-
-def _born(pid: int) -> str:
-    """When a process started, where the system says so: a number that is used again is another process."""
-    state = _state(pid)
-    return state[19] if state else ""
-
-
-def _state(pid: int) -> list[str]:
-    """Linux: what /proc says of a process from its state on."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")

@@ -4,6 +4,7 @@ from protograph.relations.attributes import AttributeRelation
 from protograph.relations.base import Relation, checked
 from protograph.relations.edges import EdgeRelation
 from protograph.relations.embeddings import EmbeddingRelation, SentenceRelation
+from protograph.relations.kept import KeptRelation, keep_relations
 from protograph.relations.matrix import MatrixRelation
 from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_names, mini_imagenet_relation
 from protograph.relations.specs import KINDS, RelationSpec, canonical, label_of, open_relations
@@ -15,6 +16,7 @@ __all__ = [
     "AttributeRelation",
     "EdgeRelation",
     "EmbeddingRelation",
+    "KeptRelation",
     "MatrixRelation",
     "Relation",
     "RelationSpec",
@@ -23,6 +25,7 @@ __all__ = [
     "WordNetRelation",
     "canonical",
     "checked",
+    "keep_relations",
     "label_of",
     "mini_imagenet_classes",
     "mini_imagenet_names",

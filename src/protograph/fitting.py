@@ -1,0 +1,169 @@
+"""Prototypes and graph block, trained on the features of a frozen encoder.
+
+Shapes: S seen, D features, n pictures, R augmented copies of each.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from protograph.calibration import Margins, join
+from protograph.config import Recipe
+from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore, Pool
+from protograph.encoding import Encoder, backbone_encoder
+from protograph.episodes import EpisodeSpec, fixed_episodes, seeded, step_seed
+from protograph.errors import InputError
+from protograph.evaluation import episode_batches
+from protograph.nn.backbones import Flatten
+from protograph.nn.classify import normalise
+from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.operators import SideInformation, Softmax
+from protograph.progress import Progress
+from protograph.relations import KeptRelation, open_relations
+from protograph.runs import Run
+from protograph.training import (
+    keep_freed_memory,
+    learning_rate,
+    load_weights,
+    make_model,
+    make_optimiser,
+    repeated_step,
+    set_parameters,
+    set_rate,
+)
+from protograph.variants import Variant, build, find_variant
+
+FEWEST_CLASSES = 3  # that episodes take: one acts as novel among two others
+HELD_OUT = 0.2  # of the pictures of a class, where something is calibrated
+SHARPNESS = 8.0  # where the temperatures of relations start: from 1 they take thousands of steps to be of use
+NUMBERS = 1_000_000  # that the joint prototypes of one step's episodes hold at the most, where there are several
+EPISODES = 200  # that choose a bias
+
+
+def hold_out(members: Mapping[int, Sequence[int]], least: int, seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Pictures by class, for training and held out: a fifth of each, `least` at least, but two of each stay for training."""
+    train, held = {}, {}
+    for class_id, pictures in members.items():
+        order = [
+            pictures[place] for place in torch.randperm(len(pictures), generator=seeded(seed, "held out", class_id)).tolist()
+        ]
+        count = min(max(least, round(HELD_OUT * len(pictures))), max(0, len(pictures) - 2))
+        held[class_id], train[class_id] = sorted(order[:count]), sorted(order[count:])
+    return train, held
+
+
+def episode_spec(members: Mapping[int, Sequence[int]], recipe: Recipe, shots: tuple[int, int]) -> EpisodeSpec | None:
+    """Training episodes that these pictures by class allow; None where they allow none.
+
+    K is the largest, up to what `shots` says, for which at least half of the classes have enough pictures. Classes with fewer
+    take no part: they keep the means they start from.
+    """
+    fewest = max(FEWEST_CLASSES, math.ceil(len(members) / 2))
+    for most in range(shots[1], 0, -1):
+        queries = recipe.novel_queries if most > 1 else 1
+        able = {class_id: list(rows) for class_id, rows in members.items() if len(rows) >= most + queries}
+        if len(able) >= fewest:
+            pool = Pool.of(able)
+            ways = min(recipe.ways, len(able) // 2)
+            supply = int(pool.counts.sort().values[: len(able) - ways].sum())
+            seen_queries = min(recipe.seen_queries, supply)
+            return EpisodeSpec(pool, None, ways, most, queries, seen_queries, fewest_shots=min(shots[0], most))
+    return None
+
+
+def start_model(
+    features: Tensor,
+    members: Mapping[int, Sequence[int]],
+    variant: Variant,
+    similarities: Mapping[str, Tensor],
+    recipe: Recipe,
+    seed: int,
+) -> GraphPrototypeNetwork:
+    """A model of features [n, D] as it starts: prototypes are the means of normalised features, relations are sharp."""
+    model = build(variant, Flatten(), features.shape[1:], len(members), similarities, seed, recipe.temperature)
+    means = [normalise(features[list(rows)]).mean(0) for rows in members.values()]
+    set_parameters(model, {"prototypes": normalise(torch.stack(means))})
+    for operator in model.operators.modules():
+        if isinstance(operator, Softmax) and isinstance(operator.similarity, SideInformation):
+            operator.temperature.data.fill_(SHARPNESS)
+    return model
+
+
+def train_model(
+    model: GraphPrototypeNetwork,
+    store: FeatureStore,
+    members: Mapping[int, Sequence[int]],
+    variant: Variant,
+    recipe: Recipe,
+    shots: tuple[int, int],
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Train on episodes of the stored features by class, if they allow any."""
+    spec = episode_spec(members, recipe, shots)
+    if spec is None:
+        return
+    keep_freed_memory()
+    episodes = max(1, min(recipe.episodes, NUMBERS // model.prototypes.numel()))
+    optimiser = make_optimiser(model, recipe)
+    loss_sum = torch.zeros((), dtype=torch.float64)
+    one_step = repeated_step(model, optimiser, store, Augmentation(), spec, episodes, variant, loss_sum)
+    with progress.task(f"fit {variant.name}", recipe.steps, "steps") as advance:
+        for step in range(recipe.steps):
+            set_rate(optimiser, learning_rate(recipe, step))
+            one_step(step_seed(seed, step))
+            advance(1)
+    if not math.isfinite(loss_sum.item()):
+        raise InputError(f"training diverged: lower the rate, now {recipe.rate}")
+
+
+def open_run(run: Run, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Encoder | None]:
+    """The best model of a run on its dataset, and its backbone as an encoder; None where the dataset holds features."""
+    config, variant = run.config, find_variant(run.config.variant)
+    if variant.classifier != "cosine":
+        raise InputError(f"{run.folder} is of variant '{variant.name}', which has no cosine classifier: train another")
+    if dataset.fingerprint != config.fingerprint:
+        raise InputError(
+            f"{run.folder} was trained on another version of {config.dataset} ({config.fingerprint}, here "
+            f"{dataset.fingerprint}): train again"
+        )
+    model = make_model(config, dataset)
+    load_weights(model, run.weights("best"), run)
+    if not isinstance(dataset.store, ImageStore):
+        return model, None
+    weights = {name: value.clone() for name, value in model.backbone.state_dict().items()}
+    store, pictures = dataset.store, dataset.augmentation
+    shape = store.picture_shape
+    return model, backbone_encoder(config.backbone, weights, shape, store.normalisation, pictures, variant.last_relu)
+
+
+def run_relations(run: Run, dataset: Dataset) -> dict[str, KeptRelation]:
+    """What a run knows of how its dataset's seen classes relate."""
+    config, names = run.config, dataset.classes[: dataset.seen]
+    if not find_variant(config.variant).needs_relation:
+        return {}
+    found = open_relations(config.relations, dataset.relations, dataset.titles)
+    specs = [None if name in dataset.relations else name for name in config.relations]
+    return {
+        label: KeptRelation.of(label, source.similarities(names), names, source, spec)
+        for (label, source), spec in zip(found.items(), specs, strict=True)
+    }
+
+
+def simulated_bias(
+    model: GraphPrototypeNetwork,
+    features: Tensor,
+    held_out: Mapping[int, Sequence[int]],
+    recipe: Recipe,
+    shots: tuple[int, int],
+    seed: int,
+) -> float:
+    """The bias on novel logits of the best H-Mean when held-out pictures of some seen classes act as novel ones."""
+    spec = episode_spec(held_out, recipe, shots)
+    if spec is None:
+        raise InputError("too few pictures to balance seen and novel classes: give half of the classes ten each, or no balance")
+    episodes = fixed_episodes(spec, seed, EPISODES)
+    batches = episode_batches(model, features, episodes)
+    return join([Margins.of(logits, part.targets, part.seen) for part, logits in batches]).best_bias()

@@ -1,0 +1,126 @@
+import math
+
+import pytest
+import torch
+
+from protograph.errors import InputError
+from protograph.relations import (
+    AttributeRelation,
+    EdgeRelation,
+    EmbeddingRelation,
+    KeptRelation,
+    MatrixRelation,
+    UnicodeRelation,
+    keep_relations,
+    kept,
+)
+from protograph.relations.described import describe, restore
+
+NAMES = ("a", "b", "c")
+DENSE = torch.tensor([[1.0, 0.2, 0.4], [0.3, 1.0, 0.6], [0.5, 0.1, 1.0]])
+
+
+def again(relation: KeptRelation) -> KeptRelation:
+    """What a model file makes of it."""
+    return restore(*describe(relation))
+
+
+def test_a_dense_relation_grows_by_what_is_told_and_the_lowest_similarity_otherwise():
+    (relation,) = keep_relations(DENSE, NAMES).values()
+    assert relation.floor == pytest.approx(0.1)
+    for one in (relation, again(relation)):
+        grown, known = one.added("new", NAMES, {"b": 0.9})
+        assert known
+        expected = [[*row, value] for row, value in zip(DENSE.tolist(), (0.1, 0.9, 0.1), strict=True)] + [[0.1, 0.9, 0.1, 1.0]]
+        assert grown.similarities.tolist() == [pytest.approx(row) for row in expected]
+        assert grown.floor == relation.floor
+        further, known = grown.added("newer", (*NAMES, "new"))
+        assert not known
+        assert further.similarities[-1].tolist() == pytest.approx([0.1, 0.1, 0.1, 0.1, 1.0])
+
+
+def test_a_sparse_relation_grows_by_the_edges_that_are_told():
+    (relation,) = keep_relations({("a", "b"): 0.5, ("b", "a"): 0.7, ("c", "a"): 0.2}, NAMES).values()
+    assert relation.similarities.to_dense().tolist() == [
+        pytest.approx(row) for row in ([1.0, 0.5, 0.2], [0.7, 1.0, 0.0], [0.2, 0.0, 1.0])
+    ]
+    grown, known = relation.added("new", NAMES, {"c": 0.0, "a": 0.4})
+    assert known
+    edges = {tuple(pair) for pair in grown.similarities.indices().T.tolist()}
+    assert {(3, 2), (2, 3), (3, 0), (0, 3), (3, 3)} <= edges, "a similarity of zero is an edge too"
+    assert (3, 1) not in edges
+    alone, known = relation.added("new", NAMES)
+    assert not known
+    assert alone.similarities.indices().T.tolist()[-1] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        MatrixRelation(torch.rand(5, 5, generator=torch.Generator().manual_seed(0)), tuple("abcde")),
+        MatrixRelation(torch.rand(5, 5, generator=torch.Generator().manual_seed(0)).to_sparse(), tuple("abcde")),
+        AttributeRelation(torch.rand(5, 4, generator=torch.Generator().manual_seed(1)), tuple("abcde"), centred=True),
+        EmbeddingRelation(torch.rand(5, 4, generator=torch.Generator().manual_seed(2)), tuple("abcde"), centred=True),
+        EdgeRelation([("a", "b", 0.5), ("b", "d", 2.0), ("d", "c", 1.0), ("e", "a", 1.0)], measure="adjacency", directed=True),
+        EdgeRelation([("a", "b", 1.0), ("b", "d", 1.0), ("d", "c", 1.0), ("e", "a", 1.0)]),
+        UnicodeRelation({"base": 1.0, "script": 1.0}),
+    ],
+    ids=lambda source: type(source).__name__,
+)
+@pytest.mark.parametrize("asked", [1, 256])
+def test_a_source_answers_for_new_classes_as_for_all_together(source, asked, monkeypatch):
+    monkeypatch.setattr(kept, "ASKED", asked)
+    (relation,) = keep_relations(source, NAMES).values()
+    grown, known = relation.added("d", NAMES)
+    assert known
+    grown, _ = grown.added("e", (*NAMES, "d"))
+    whole = source.similarities(tuple("abcde"))
+    torch.testing.assert_close(grown.similarities.to_dense(), whole.to_dense())
+    assert grown.sparse == (whole.layout != torch.strided)
+    fewer = grown.removed(1)
+    torch.testing.assert_close(fewer.similarities.to_dense(), source.similarities(tuple("acde")).to_dense())
+    if not isinstance(source, EmbeddingRelation | EdgeRelation):  # which a file names, or leaves out
+        grown, _ = again(fewer).added("b", tuple("acde"))
+        torch.testing.assert_close(grown.similarities.to_dense(), source.similarities(tuple("acdeb")).to_dense())
+    else:
+        assert again(fewer).source is None
+
+
+def test_attributes_are_taken_as_a_vector_and_stay():
+    table = torch.rand(3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    source = AttributeRelation(table, NAMES, centred=True)
+    (relation,) = keep_relations(source, NAMES).values()
+    vector = torch.tensor([0.1, 0.9, 0.3, 0.4], dtype=torch.float64)
+    grown, _ = relation.added("new", NAMES, vector)
+    grown, _ = again(grown).added("a", (*NAMES, "new"), 2 * vector)  # a name that its table has already
+    centred = torch.cat([table, vector[None], 2 * vector[None]]) - table.mean(0)
+    for row in range(5):
+        for column in range(5):
+            expected = torch.dot(centred[row], centred[column]) / (centred[row].norm() * centred[column].norm())
+            assert grown.similarities[row, column].item() == pytest.approx(expected.item(), abs=1e-6)
+    with pytest.raises(InputError, match="class 'x' has 2 attributes, but relation 'attributes' has 4"):
+        relation.added("x", NAMES, vector[:2])
+
+
+def test_a_class_may_be_known_to_the_source_by_another_name():
+    (relation,) = keep_relations(UnicodeRelation({"base": 1.0, "script": 1.0}), NAMES).values()
+    grown, _ = relation.added("the first", NAMES, "á")
+    assert grown.known == ("a", "b", "c", "á")
+    assert grown.similarities[3, 0].item() == pytest.approx(1.0)
+    with pytest.raises(InputError, match="'42' is not a single letter"):
+        relation.added("x", NAMES, "42")
+
+
+def test_what_was_told_of_a_class_is_not_asked_of_the_source():
+    (relation,) = keep_relations(UnicodeRelation({"base": 1.0, "script": 1.0}), NAMES).values()
+    grown, _ = relation.added("42", NAMES, {"a": 0.3})
+    grown, _ = grown.added("á", (*NAMES, "42"))
+    assert grown.similarities[4, 3].item() == pytest.approx(relation.floor)
+    assert math.isclose(grown.similarities[4, 0].item(), 1.0, rel_tol=1e-6)
+
+
+def test_several_relations_have_different_labels():
+    unicode = UnicodeRelation({"base": 1.0})
+    assert list(keep_relations([unicode, DENSE, unicode], NAMES)) == ["unicode", "similarity", "unicode-2"]
+    assert list(keep_relations({"one": unicode, "two": {("a", "b"): 0.5}}, NAMES)) == ["one", "two"]
+    assert keep_relations(None, NAMES) == {}

@@ -1,0 +1,87 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from kept import NAMES, D, blobs, fitted
+from protograph import AUX, Classifier, Op, Variant
+from protograph.explanation import EARLIER
+
+CASES = [
+    ("gcgpn-aux", "dense"),
+    ("gcgpn-aux", "sparse"),
+    ("gcgpn-aux-split", "dense"),
+    ("gcgpn-cos-aux", None),
+    ("gcgpn-key", None),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parts_sum_to_the_score(case: tuple[str, str | None]) -> None:
+    known = copy.deepcopy(fitted(*case))
+    known.add_class("new", np.ones((2, D)), {"b": 0.5} if case[1] else None).remove_class("d")
+    query = np.random.default_rng(0).normal(size=D)
+    found = known.explain(query, top=6)
+    cosines = known.space_.cosines(torch.tensor(query, dtype=torch.float32)[None])[0]
+    logits, probabilities = known.decision_function(query[None])[0], known.predict_proba(query[None])[0]
+    assert [one.name for one in found] == known.classes_[logits.argsort()[::-1]].tolist()
+    for one in found:
+        place = known.classes_.tolist().index(one.name)
+        assert sum(part.value for part in one.parts) == pytest.approx(one.score, abs=1e-6)
+        assert one.score == pytest.approx(cosines[place].item())
+        assert (one.logit, one.probability) == pytest.approx((logits[place], probabilities[place]))
+        assert one.own == pytest.approx(sum(part.value for part in one.parts if part.name == one.name))
+        sizes = [abs(part.value) for part in one.parts]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+def test_parts_are_what_is_left_when_a_term_is_dropped() -> None:
+    known = copy.deepcopy(fitted("gcgpn-aux", "sparse")).add_class("new", np.ones((1, D)), {"b": 0.5, "c": 0.9})
+    query = np.random.default_rng(1).normal(size=D)
+    found = {one.name: one for one in known.explain(query, top=7)}
+    space = known.space_
+    (layer,) = space.model.graph.layers
+    initial = space.context().prototypes[0].double().numpy()
+    normal = {name: row / np.linalg.norm(row) for name, row in zip(space.names, initial, strict=True)}
+    temperature = space.model.operators[0].temperature.item()
+    weights = {name: np.exp(temperature * score) for name, score in {"new": 1.0, "b": 0.5, "c": 0.9}.items()}
+    terms = {
+        name: weight / sum(weights.values()) * normal[name] * theta(layer, "similarity") for name, weight in weights.items()
+    }
+    length = np.linalg.norm(sum(terms.values()))
+    scale = layer.scales[0].item() / (length * np.linalg.norm(known.prototypes_[-1]) * np.linalg.norm(query))
+    for name, term in terms.items():
+        (value,) = [part.value for part in found["new"].parts if (part.name, part.operator) == (name, "similarity")]
+        assert value == pytest.approx(scale * term @ query, abs=1e-6)
+    assert {part.operator for part in found["new"].parts} == {"similarity", "identity-nn"}
+    assert {part.name for part in found["f"].parts} == {"f"}, "it has no edges"
+
+
+def theta(layer: torch.nn.Module, label: str) -> np.ndarray:
+    values: np.ndarray = layer.thetas[label].detach().double().numpy()
+    return values
+
+
+def test_a_full_theta_and_two_layers_sum_up_too() -> None:
+    features, labels = blobs()
+    for variant in (
+        Variant("full", (Op("cos"), *AUX), "", theta="full"),
+        Variant("deep", (Op("cos"), *AUX), "", layers=2),
+        Variant("power", (Op("relation", order=2), *AUX), ""),
+    ):
+        relations = {("a", "b"): 0.5, ("b", "c"): 0.7} if variant.needs_relation else None
+        known = Classifier(variant=variant, steps=5).fit(features, labels, relations).add_class("new", np.ones((2, D)))
+        for one in known.explain(features[0], top=7):
+            assert sum(part.value for part in one.parts) == pytest.approx(one.score, abs=1e-6)
+            assert EARLIER not in {part.operator for part in one.parts}
+
+
+def test_a_prototype_that_was_left_alone_says_what_it_holds_from_earlier() -> None:
+    known = copy.deepcopy(fitted("gcgpn-aux", "dense", "novel")).add_class("new", np.ones((2, D)), dict.fromkeys(NAMES, 0.9))
+    found = known.explain(np.ones(D), top=7)
+    assert sum(any(part.operator == EARLIER for part in one.parts) for one in found if one.name != "new") > 3
+    for one in found:
+        assert sum(part.value for part in one.parts) == pytest.approx(one.score, abs=2e-5)
+    (new,) = [one for one in found if one.name == "new"]
+    assert all(part.operator != EARLIER for part in new.parts)
