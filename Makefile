@@ -8,7 +8,7 @@ demo: .venv/ready
 	$(BIN)/protograph demo
 
 test: .venv/ready lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: .venv/ready
 	$(BIN)/ruff check .

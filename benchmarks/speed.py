@@ -9,6 +9,7 @@ Sections, each written as soon as it is measured, so that a machine lent for min
     classes      the head alone as the number of seen classes grows, for dense and sparse operators
     train        time to a trained model by the recipes `paper` and `fast`; needs a dataset's files
     precision    the same weights measured in float32 and bfloat16
+    seeds        trained in float32 and in bfloat16 by the recipe `fast`, three seeds each; needs a dataset's files
 
 Without --root the pictures are made up. With --quick everything shrinks to a test of this script, and nothing is written unless
 --out says where. Times are medians after a warm-up; whatever is compared is measured in turns.
@@ -74,6 +75,7 @@ from report import Section, write
 VARIANT = "gcgpn-aux"
 BACKBONES = ("conv4-64-128", "conv4-128", "conv4-64", "resnet12")
 TRAFFIC = 9.5e6  # bytes a picture of 84 px moves through conv4-64-128, forward and backward, in bfloat16
+SEEDS = (0, 1, 2)
 NEIGHBOURS, FEATURES = 32, 128  # of the section `classes`
 
 
@@ -617,14 +619,20 @@ def training(bench: Bench) -> Iterator[Section]:
 
 def run_command(bench: Bench, recipe: str, folder: Path) -> None:
     """Train as a user would."""
-    options = {"dataset": bench.trained, "variant": VARIANT, "recipe": recipe, "out": folder}
+    began = time.perf_counter()
+    train_command(bench, recipe, f"--out={folder}")
+    write_json(folder / "wall.json", {"wall_seconds": round(time.perf_counter() - began, 1)})
+
+
+def train_command(bench: Bench, recipe: str, *more: str) -> dict[str, Any]:
+    """What `protograph train` answers."""
+    options = {"dataset": bench.trained, "variant": VARIANT, "recipe": recipe}
     if bench.root:
         options["root"] = bench.root
     words = [f"--{name}={value}" for name, value in options.items()]
     words += [f"--set={name}={value}" for name, value in bench.scale.changes.items()]
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "protograph", "train", *words, "--json"], check=True, stdout=subprocess.DEVNULL)
-    write_json(folder / "wall.json", {"wall_seconds": round(time.perf_counter() - began, 1)})
+    command = [sys.executable, "-m", "protograph", "train", *words, *more, "--json"]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout)
 
 
 def precision(bench: Bench) -> Iterator[Section]:
@@ -661,6 +669,30 @@ def precision(bench: Bench) -> Iterator[Section]:
         yield Section(f"precision: {title}", about, rows, notes)
 
 
+def seeds(bench: Bench) -> Iterator[Section]:
+    if bench.trained is None:
+        print("seeds: left out, since it needs a dataset's files: give --root, or --dataset letters")
+        return
+    wanted = [f"--seed={seed}" for seed in SEEDS]
+    found = {}
+    for name in bench.precisions:
+        folder = bench.runs / bench.trained / f"fast-{name}"
+        answer = train_command(bench, "fast", *wanted, f"--jobs={len(SEEDS)}", f"--precision={name}", f"--out={folder}")
+        found[name] = answer["mean"]["measures"]
+    rows = []
+    for key, title in MEASURES.items():
+        row = {name: f"{measures[key]['mean']:.2f} ± {measures[key]['std']:.2f}" for name, measures in found.items()}
+        if len(found) > 1:
+            row["difference"] = f"{found['bfloat16'][key]['mean'] - found['float32'][key]['mean']:+.2f}"
+            row["spread"] = f"{math.hypot(*(measures[key]['std'] for measures in found.values())):.2f}"
+        rows.append({"measure": title, **row})
+    about = (
+        f"Trained in each precision: {VARIANT} on {bench.trained}, one shot, `fast`, mean ± deviation over {len(SEEDS)} seeds."
+    )
+    notes = ["spread: both deviations together, the root of the sum of their squares."] if len(found) > 1 else []
+    yield Section(f"seeds: {bench.trained}", about, rows, notes)
+
+
 SECTIONS: dict[str, Callable[[Bench], Iterator[Section]]] = {
     "steps": steps,
     "peer": against_peer,
@@ -668,6 +700,7 @@ SECTIONS: dict[str, Callable[[Bench], Iterator[Section]]] = {
     "classes": classes,
     "train": training,
     "precision": precision,
+    "seeds": seeds,
 }
 
 

@@ -121,6 +121,10 @@ def test_what_is_not_given_takes_the_datasets_default(toy: Dataset, monkeypatch:
     assert (config.backbone, config.recipe, config.relations) == ("conv4-64", PAPER, ("kinship",))
     assert config.fingerprint == toy.fingerprint
     assert configure(toy, "aux-only").relations == ()
+    more = replace(toy, relations={**toy.relations, "other": toy.relations["kinship"]})
+    assert configure(more, "gcgpn-aux").relations == ("kinship",)
+    assert configure(more, "gcgpn-aux", relations=["other"]).relations == ("other",)
+    assert configure(replace(more, default_relations=None), "gcgpn-aux").relations == ("kinship", "other")
 
 
 def test_a_relation_that_would_be_ignored_is_refused(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,10 @@ def test_after_a_warm_up_a_recorded_step_is_replayed_with_its_own_seed() -> None
 
 @needs_gpu
 @pytest.mark.filterwarnings("default")  # of the compiler's, which knows faster and less exact ways
-def test_captured_training_is_the_same_as_training_that_is_not(toy: Dataset, toy_config: Make) -> None:
+def test_captured_training_is_the_same_as_training_that_is_not(
+    toy: Dataset, toy_config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # which kernels use is chosen by time, for each model anew
     device, config = torch.device("cuda"), toy_config(rate=0.01)
     store, recipe, variant = toy.store.to(device), config.recipe, find_variant(config.variant)
     spec = training_spec(toy, recipe, 1).to(device)
@@ -99,4 +102,4 @@ def test_captured_training_is_the_same_as_training_that_is_not(toy: Dataset, toy
         assert (step.graph is not None) == capture
         ends.append({"loss": loss_sum, **model.state_dict()})
     for name, value in ends[0].items():
-        torch.testing.assert_close(value, ends[1][name], rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(value, ends[1][name], rtol=1e-3, atol=5e-4, msg=lambda text, name=name: f"{name}: {text}")

@@ -1,6 +1,7 @@
-"""Pictures of a run: learning curves, one test episode, the operator of that episode."""
+"""Pictures of a run: learning curves, one test episode, the operator of that episode; and of similarities."""
 
 import io
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from protograph.config import RunConfig
 from protograph.data import Dataset, ImageStore
@@ -27,11 +30,18 @@ from protograph.runs import Run
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers, and in grey
 RIGHT, WRONG = "#009e73", "#d55e00"
+COLUMN = 3.3  # inches of a column of text
 
 
 def draw_curves(histories: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
     """Training loss and validation H-Mean by epoch, one line per run."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    save(curves(histories), path)
+
+
+def curves(histories: Mapping[str, list[dict[str, Any]]], stacked: bool = False) -> Figure:
+    """Training loss and validation H-Mean by epoch, one line per run; side by side or, for narrow pages, stacked."""
+    shape, size = ((2, 1), (4.6, 5.4)) if stacked else ((1, 2), (9, 3.4))
+    figure, (left, right) = plt.subplots(*shape, figsize=size, layout="constrained")
     for (name, history), colour in zip(histories.items(), COLOURS * len(histories), strict=False):
         epochs = [epoch["epoch"] for epoch in history]
         left.plot(epochs, [epoch["loss"] for epoch in history], color=colour, marker="o", markersize=3, label=name)
@@ -44,7 +54,7 @@ def draw_curves(histories: Mapping[str, list[dict[str, Any]]], path: Path) -> No
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)
     right.legend(frameon=False)
-    _save(figure, path)
+    return figure
 
 
 @torch.inference_mode()
@@ -90,7 +100,7 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
         f"({100 * right_share:.0f} % of all {len(targets)} right)",
         fontsize=8,
     )
-    _save(figure, path)
+    save(figure, path)
 
 
 @torch.inference_mode()
@@ -117,13 +127,13 @@ def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunCon
     for (left, right), (label, matrix) in zip(grid, related.items(), strict=True):
         _draw_matrix(left, matrix, episode.seen, f"operator '{label}', similar classes side by side (large values clipped)")
         _draw_strongest(right, matrix, episode, dataset, strongest)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _draw_matrix(axes: Axes, matrix: Tensor, seen: int, title: str) -> None:
     """An operator with the lines between seen and novel classes."""
     classes = len(matrix)
-    order = _side_by_side(matrix, seen)
+    order = side_by_side(matrix, seen)
     ordered = matrix[order][:, order]
     off_diagonal = ordered[~torch.eye(classes, dtype=torch.bool)]
     highest = float(off_diagonal.quantile(0.995))
@@ -155,19 +165,31 @@ def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Data
 
 
 def draw_similarities(similarities: Tensor, names: Sequence[str], seen: int, path: Path, title: str) -> None:
+    """Draw `similarity_figure` into a file."""
+    save(similarity_figure(similarities, names, seen, title), path)
+
+
+def similarity_figure(
+    similarities: Tensor,
+    names: Sequence[str],
+    seen: int,
+    title: str,
+    label: str = "similarity, large ones clipped",
+    column: bool = False,
+) -> Figure:
     """A similarity matrix [V, V] by class, the S seen classes first, similar ones side by side in each part.
 
-    Names stand at the rows where there is room for them.
+    Names stand at the rows where there is room for them. With `column` it fits into a column of text, where only some have.
     """
     matrix = similarities.to_dense()
     classes = len(names)
-    order = torch.cat([_similar_together(matrix, 0, seen), _similar_together(matrix, seen, classes)])
+    order = side_by_side(matrix, seen)
     off_diagonal = matrix[~torch.eye(classes, dtype=torch.bool)]
     low, high = (float(off_diagonal.quantile(share)) for share in (0.0, 0.995)) if classes > 1 else (0.0, 1.0)
-    named = classes <= 130  # beyond that a name would be too small to read
-    size = min(max(0.13 * classes, 4.5), 13) if named else 8
-    fontsize = min(60 * size / classes, 9)
-    figure, axes = plt.subplots(figsize=(size + 2, size), layout="compressed")
+    named = column or classes <= 140  # beyond that a name would be too small to read
+    size = max(0.13 * classes, 4.5) if named else 8
+    small = 7 if column else None  # points, the least that can be read
+    figure, axes = plt.subplots(figsize=(COLUMN, 2.65) if column else (size + 2, size), layout="compressed")
     shown = matrix[order][:, order].numpy()
     image = axes.imshow(shown, cmap="viridis", vmin=low, vmax=max(high, low + 1e-6), interpolation="nearest")
     parts = [(start, stop, part) for start, stop, part in ((0, seen, "seen"), (seen, classes, "novel")) if stop > start]
@@ -176,15 +198,19 @@ def draw_similarities(similarities: Tensor, names: Sequence[str], seen: int, pat
     if len(parts) > 1:
         axes.axhline(seen - 0.5, color="white", linewidth=1)
         axes.axvline(seen - 0.5, color="white", linewidth=1)
-    axes.set_xticks(middles, labels)
+    axes.set_xticks(middles, labels, fontsize=small)
     if named:
-        axes.set_yticks(range(classes), [names[int(place)] for place in order], fontsize=fontsize)
+        rows = range(0, classes, math.ceil(classes / 15)) if column else range(classes)
+        axes.set_yticks(rows, [names[int(order[row])] for row in rows], fontsize=small or min(60 * size / classes, 9))
     else:
         axes.set_yticks(middles, labels, rotation=90, va="center")
-    axes.tick_params(length=0)
-    axes.set_title(title, fontsize=9)
-    figure.colorbar(image, ax=axes, shrink=0.8, label="similarity, large ones clipped")
-    _save(figure, path)
+    axes.tick_params(length=2 if column else 0)
+    axes.set_title(title, fontsize=8 if column else 9)
+    where = {"location": "bottom", "aspect": 30} if column else {"location": "right"}
+    bar = figure.colorbar(image, ax=axes, shrink=0.9 if column else 0.8, **where)
+    bar.set_label(label, fontsize=small)
+    bar.ax.tick_params(labelsize=small)
+    return figure
 
 
 def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, run: Run) -> None:
@@ -203,22 +229,27 @@ def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunCon
     return episode, model.context(support, episode.mask, episode.classes, episode.seen)
 
 
-def _side_by_side(matrix: Tensor, seen: int) -> Tensor:
-    """An order that puts similar seen classes next to each other: by the second eigenvector of their graph, novel ones last."""
-    block = matrix[:seen, :seen]
-    block = (block + block.T) / 2
-    scale = block.sum(1).clamp_min(1e-9).rsqrt()
-    _, vectors = torch.linalg.eigh(scale[:, None] * block * scale)
-    order = vectors[:, -2].argsort() if seen > 1 else torch.arange(seen)
-    return torch.cat([order, torch.arange(seen, len(matrix))])
+def side_by_side(matrix: Tensor, seen: int) -> Tensor:
+    """An order [V] that puts similar classes next to each other, among the S seen ones and, behind them, the novel ones."""
+    symmetric = (matrix + matrix.T).double().numpy() / 2
+    parts = [_clustered(symmetric[start:stop, start:stop]) for start, stop in ((0, seen), (seen, len(matrix)))]
+    return torch.tensor([*parts[0], *(seen + place for place in parts[1])], dtype=torch.long)
 
 
-def _similar_together(matrix: Tensor, start: int, stop: int) -> Tensor:
-    """Classes start .. stop-1 in an order that puts similar ones next to each other."""
-    if stop - start < 3:
-        return torch.arange(start, stop)
-    block = matrix[start:stop, start:stop].double()
-    return start + _side_by_side(block - block.min(), stop - start)
+def _clustered(similarity: NDArray[np.float64]) -> list[int]:
+    """Groups are joined two by two, always those with the greatest mean similarity, and turned so that like ends meet."""
+    mean, groups = similarity.copy(), [[place] for place in range(len(similarity))]
+    np.fill_diagonal(mean, -np.inf)
+    for _ in range(len(groups) - 1):
+        one, other = sorted(divmod(int(mean.argmax()), len(mean)))
+        left, right = groups[one], groups[other]
+        turned = [(a, b) for a in (left, left[::-1]) for b in (right, right[::-1])]
+        first, second = max(turned, key=lambda pair: similarity[pair[0][-1], pair[1][0]])
+        row = (len(left) * mean[one] + len(right) * mean[other]) / (len(left) + len(right))
+        groups[one] = first + second
+        mean[one], mean[:, one] = row, row
+        mean[other], mean[:, other], mean[one, one] = -np.inf, -np.inf, -np.inf
+    return groups[0] if groups else []
 
 
 def _show(axes: Axes, dataset: Dataset, picture: int, title: str, colour: str) -> None:
@@ -239,8 +270,17 @@ def _name(dataset: Dataset, episode: Episodes, row: int) -> str:
     return textwrap.fill(dataset.title(int(episode.classes[0, row])), 13)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as its path's suffix says; without one, as both .png and .pdf."""
+    for suffix in [path.suffix] if path.suffix else [".png", ".pdf"]:
+        write_atomically(path.with_name(path.name.removesuffix(suffix) + suffix), drawn(figure, suffix.removeprefix(".")))
+
+
+def drawn(figure: Figure, kind: str) -> bytes:
+    """A figure as a file of that kind, the same whenever it is drawn."""
+    plt.close(figure)  # matplotlib keeps open ones
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150)
-    plt.close(figure)
-    write_atomically(path, content.getvalue())
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    with matplotlib.rc_context({"svg.hashsalt": "protograph", "pdf.fonttype": 42}):
+        figure.savefig(content, format=kind, dpi=300 if figure.get_figwidth() <= COLUMN else 150, metadata=dates.get(kind))
+    return content.getvalue()

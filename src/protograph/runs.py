@@ -11,6 +11,7 @@ Each file is whole or absent. The checkpoint is the one source of truth: a kille
 
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,13 @@ from protograph.files import write_atomically, write_json
 from protograph.sealed import seal, tensors_digest, unseal
 
 
-def place(dataset: str, shots: int | None, variant: str, recipe: str, seed: int) -> Path:
-    """Where a run belongs in a folder of many: DATASET/K-shot/VARIANT/RECIPE-SEED; one that serves every K has none."""
-    return Path(dataset, *([] if shots is None else [f"{shots}-shot"]), variant, f"{recipe}-{seed}")
+def place(dataset: str, shots: int | None, variant: str, recipe: str, seed: int, relations: Sequence[str] = ()) -> Path:
+    """Where a run belongs in a folder of many: DATASET/K-shot/VARIANT/RECIPE-SEED; one that serves every K has none.
+
+    With other relations than the dataset's own, by their labels, there is a folder of these below the variant's.
+    """
+    k, others = [] if shots is None else [f"{shots}-shot"], ["-and-".join(relations)] if relations else []
+    return Path(dataset, *k, variant, *others, f"{recipe}-{seed}")
 
 
 @dataclass

@@ -78,7 +78,8 @@ def train(
     best = state.part("best.")
 
     count = recipe.batch if variant.objective == "classify" else recipe.episodes
-    one_step = repeated_step(model, optimiser, store, dataset.augmentation, spec, count, variant, loss_sum)
+    augmentation = replace(dataset.augmentation, zoom=recipe.zoom, colour=recipe.colour)
+    one_step = repeated_step(model, optimiser, store, augmentation, spec, count, variant, loss_sum)
 
     with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
         for step in range(state.step, state.step if out_of_patience(recipe, state) else last_step):
@@ -288,7 +289,7 @@ def configure(
     needed = chosen.needs_relation
     if relations and not needed:
         raise InputError(f"variant '{variant}' uses no side information: leave out the relation '{relations[0]}'")
-    named = relations if relations is not None else list(dataset.relations)
+    named = relations if relations is not None else dataset.default_relations or ()
 
     def digest(name: str) -> str:
         return "" if name in dataset.relations else RelationSpec.parse(name, dataset.relations).digest

@@ -105,7 +105,7 @@ def test_check_finds_the_small_benchmarks_and_says_that_they_are_small(mini_root
     mini = json.loads(protograph("datasets", "check", "mini-imagenet", "--json", data=mini_root).stdout)
     assert (mini["classes"], mini["pictures"]) == (100, 100 * layouts.PICTURES)
     assert "not all of their 600 pictures" in mini["verdict"]
-    assert mini["relations"] == {"wordnet": "similarities of 100 classes"}
+    assert mini["relations"] == {"wordnet": "similarities of 100 classes", "names": "similarities of 100 classes"}
     cub = json.loads(protograph("datasets", "check", "cub", "--json", data=cub_root).stdout)
     assert [cub["parts"][part]["classes"] for part in ("train", "novel_validation", "novel_test")] == [130, 20, 50]
     assert (cub["greyscale"], cub["relations"]) == (8, {"attributes": "312 attributes of 200 classes"})

@@ -88,6 +88,57 @@ def test_the_attributes_are_compared_by_their_cosine(opened: Dataset) -> None:
     assert check(opened).relations == {"attributes": "312 attributes of 200 classes"}
 
 
+@pytest.fixture
+def with_relations(bare: Path) -> Path:
+    """Beside the lists, word vectors and a tree: kinds of ten birds each, two kinds of which are of one greater kind."""
+    folder = bare.parent / "relations"
+    folder.mkdir()
+    np.savetxt(folder / "cub-word2vec-500d.txt", np.random.default_rng(2).normal(size=(200, 7)), fmt="%.5f")
+    named = [layouts.cub_class(number) for number in range(1, 201)]
+    kinds = [f"n{kind:08d}" for kind in range(20)]
+    nodes = [("root", "bird", "root", ["great", *kinds[2:]], named), ("great", "great bird", "root", kinds[:2], named[:20])]
+    for kind, own in enumerate(kinds):
+        below = named[10 * kind : 10 * kind + 10]
+        nodes.append((own, "some, kind", "great" if kind < 2 else "root", [f"{own}_{leaf}" for leaf in below], below))
+        nodes += [(f"{own}_{leaf}", leaf, own, [], [leaf]) for leaf in below]
+    lines = [
+        f"{own} {words} : {parent} : {len(children)} : {' '.join(children)}\n--- {len(below)} : {' '.join(below)}\n"
+        for own, words, parent, children, below in nodes
+    ]
+    (folder / "cub-wordnet-hierarchy.txt").write_text("\n".join(lines))
+    return bare.parent
+
+
+def test_word_vectors_and_the_tree_beside_it_can_be_named_but_are_not_the_default(with_relations: Path) -> None:
+    dataset = open_dataset("cub", with_relations)
+    assert list(dataset.relations) == ["attributes", "words", "tree"]
+    assert dataset.default_relations == ("attributes",)
+    chosen = [layouts.cub_class(number) for number in (1, 2, 11, 31, 200)]
+    steps = [[0, 2, 4, 5, 5], [2, 0, 4, 5, 5], [4, 4, 0, 5, 5], [5, 5, 5, 0, 4], [5, 5, 5, 4, 0]]
+    expected = [[pytest.approx(1 / (1 + step)) for step in row] for row in steps]
+    assert dataset.relations["tree"].similarities(chosen).tolist() == expected
+    vectors = np.loadtxt(with_relations / "relations" / "cub-word2vec-500d.txt")
+    one, other = vectors[0], vectors[10]
+    cosine = sum(one * other) / (sum(one * one) ** 0.5 * sum(other * other) ** 0.5)
+    assert float(dataset.relations["words"].similarities(chosen)[0, 2]) == pytest.approx(cosine, abs=1e-6)
+    assert list(open_dataset("cub", with_relations / "CUB_200_2011").relations) == ["attributes", "words", "tree"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("cub-word2vec-500d.txt", "1 2 x\n", "not a table of numbers"),
+        ("cub-word2vec-500d.txt", "1 2\n3 4\n", "200"),
+        ("cub-wordnet-hierarchy.txt", "n1 bird : root : 2 : n2 n3\n", "not a tree of kinds"),
+        ("cub-wordnet-hierarchy.txt", "n1 bird\n--- 1 : a\n", "not a tree of kinds"),
+    ],
+)
+def test_damaged_relations_are_refused(with_relations: Path, name: str, content: str, named: str) -> None:
+    (with_relations / "relations" / name).write_text(content)
+    with pytest.raises(InputError, match=named):
+        open_dataset("cub", with_relations)
+
+
 def test_titles_are_names_as_a_person_would_write_them(opened: Dataset) -> None:
     assert opened.title(opened.classes.index(layouts.cub_class(7))) == "Kind 7 of Bird"
 
@@ -199,9 +250,21 @@ def test_the_real_dataset_is_the_papers(real: Dataset) -> None:
         "novel_validation": (20, 1_184),
         "novel_test": (50, 2_933),
     }
-    assert findings.relations == {"attributes": "312 attributes of 200 classes"}
+    assert findings.relations == {
+        "attributes": "312 attributes of 200 classes",
+        "words": "vectors of 500 numbers of 200 classes or words",
+        "tree": "a graph of 253 nodes",
+    }
     assert findings.crossing == []
     assert "the split the paper used" in cub.verdict(real)
+
+
+def test_the_real_word_vectors_and_tree_know_that_sparrows_are_alike(real: Dataset) -> None:
+    place = real.classes.index("113.Baird_Sparrow")
+    for relation in real.relations.values():
+        row = relation.similarities(real.classes)[place]
+        nearest = [real.classes[int(other)] for other in row.argsort(descending=True)[1:5]]
+        assert all("Sparrow" in name for name in nearest)
 
 
 def test_the_real_validation_pictures_are_a_tenth_of_each_seen_class(real: Dataset) -> None:

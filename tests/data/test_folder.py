@@ -119,7 +119,7 @@ def test_folders_without_classes_or_pictures_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="hold no pictures: put the pictures of each class into its folder"):
         open_dataset("folder", tmp_path)
     (tmp_path / "train" / "cats").mkdir(parents=True)
-    with pytest.raises(InputError, match=f"hold no pictures: point --root at {tmp_path / 'train'}"):
+    with pytest.raises(InputError, match=f"hold no pictures: give {tmp_path / 'train'} instead"):
         open_dataset("folder", tmp_path)
 
 

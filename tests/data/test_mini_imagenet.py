@@ -67,7 +67,9 @@ def test_the_classes_are_those_of_the_published_split(opened: dict[str, Dataset]
     assert set(dataset.seen_validation.counts.tolist()) == {1}
     assert set(dataset.seen_test.counts.tolist()) == {1}
     assert dataset.title(0) == "house finch"
-    assert dataset.relations["wordnet"].similarities(dataset.classes).shape == (100, 100)
+    assert dataset.default_relations == ("wordnet",)
+    for relation in dataset.relations.values():
+        assert relation.similarities(dataset.classes).shape == (100, 100)
 
 
 @pytest.mark.parametrize("layout", FILES | PICKLES)

@@ -31,6 +31,7 @@ def write(path: Path, content: object) -> None:
 
 
 threading.Thread(target=watch, daemon=True).start()
+relations = [word.partition("=")[2] for word in sys.argv[2:] if word.startswith("--relations=")]
 words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[2:])
 out = Path(words["out"])
 log("begin", words["out"])
@@ -49,7 +50,7 @@ said = {
 if not (out / "measures.json").exists():
     write(out / "environment.json", {"protograph": "0", "torch": "2", "gpu": None})
     recipe = json.loads(os.environ["FAKE_RECIPES"])[f"{words['variant']} {words['recipe']}"]
-    more = {"backbone": "conv4-32", "relations": [], "recipe": recipe, "fingerprint": "pictures-1"}
+    more = {"backbone": "conv4-32", "relations": relations, "recipe": recipe, "fingerprint": "pictures-1"}
     write(out / "config.json", {**said, **more})
     step = json.loads((out / "step").read_text()) if (out / "step").exists() else 0
     while step < 5:

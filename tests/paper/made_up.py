@@ -8,11 +8,13 @@ from typing import Any
 
 from protograph.config import RunConfig, recipe_for
 from protograph.data import DATASETS
+from protograph.document import as_markdown
 from protograph.evaluation import MEASURES
 from protograph.files import write_json
 from protograph.paper.grid import Task
-from protograph.paper.ledger import record
+from protograph.paper.ledger import read_ledger, read_notes, record
 from protograph.paper.published import Cell
+from protograph.paper.table import document
 from protograph.variants import find_variant
 
 ENVIRONMENT = {"protograph": "0", "python": "3", "torch": "2", "platform": "here", "threads": 1, "gpu": None}
@@ -28,7 +30,7 @@ def make_run(folder: Path, task: Task, measures: Mapping[str, Any] | None = None
     """A run folder as a training of the task would leave it behind."""
     recipe = recipe_for(find_variant(task.cell.variant), task.recipe, {}, DATASETS[task.cell.dataset].changes)
     cell = task.cell
-    config = RunConfig(cell.dataset, cell.variant, cell.shots, task.seed, "conv4-32", (), recipe, "pictures-1")
+    config = RunConfig(cell.dataset, cell.variant, cell.shots, task.seed, "conv4-32", cell.relations, recipe, "pictures-1")
     write_json(folder / "environment.json", ENVIRONMENT)
     write_json(folder / "config.json", {**config.to_dict(), **more})
     said = {"dataset": cell.dataset, "shots": cell.shots, "variant": cell.variant, "recipe": task.recipe, "seed": task.seed}
@@ -49,8 +51,16 @@ def make_ledger(results: Path, values: Mapping[tuple[Cell, str], Mapping[str, li
 
 def contents(results: Path) -> dict[str, dict[str, Any]]:
     """Everything in a ledger that two trainings of the same have in common."""
-    found = {str(path.relative_to(results)): json.loads(path.read_text()) for path in results.glob("*/*/*/*.json")}
+    found = {
+        str(path.relative_to(results)): json.loads(path.read_text())
+        for path in [*results.glob("*/*/*/*.json"), *results.glob("*/*/*/*/*.json")]
+    }
     return {
         name: {key: value for key, value in content.items() if key not in ("finished", "training_seconds", "setup_seconds")}
         for name, content in found.items()
     }
+
+
+def text_of(results: Path) -> str:
+    """What RESULTS.md says of a ledger."""
+    return as_markdown(document(read_ledger(results), read_notes(results)))

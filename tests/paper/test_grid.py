@@ -13,7 +13,7 @@ def test_without_a_selection_the_cells_are_those_of_the_tables_in_their_order() 
 def test_the_order_of_the_whole_plan() -> None:
     tasks = plan(Selection())
     assert tasks == priorities()
-    assert len(set(tasks)) == len(tasks) == 44 + 2 * 9 + 9 + 18 + 2 * 35
+    assert len(set(tasks)) == len(tasks) == 44 + 2 * 9 + 9 + 18 + 2 * 35 + 5
     stages = [
         [Task(cell, "fast", 0) for cell in published()],
         [Task(cell, "fast", seed) for seed in (1, 2) for cell in ARGUED],
@@ -22,7 +22,8 @@ def test_the_order_of_the_whole_plan() -> None:
     ]
     flat = [task for stage in stages for task in stage]
     assert tasks[: len(flat)] == flat
-    assert {task.seed for task in tasks[len(flat) :]} == {1, 2}
+    assert {task.seed for task in tasks[len(flat) : -5]} == {1, 2}
+    assert all(task.cell.relations for task in tasks[-5:])
 
 
 def test_a_recipe_and_seeds_are_taken_at_their_word() -> None:
@@ -43,6 +44,22 @@ def test_a_table_has_its_own_cells(table: str) -> None:
         cell for cell in published() if any(row.cell == cell and row.table == table for row in gfsl_rows())
     ]
     assert {task.cell for task in plan(Selection(tables=(table,)))} == set(Selection(tables=(table,)).cells())
+
+
+def test_the_figure_and_the_study_are_tables_too() -> None:
+    figure = Selection(tables=("shots",)).cells()
+    assert len(figure) == 5 * 6
+    assert set(FIGURE) == {cell for cell in figure if cell.shots not in (1, 5)}
+    assert set(figure) - set(FIGURE) <= published().keys()
+    study = Selection(tables=("relations",)).cells()
+    assert [cell for cell in study if not cell.relations] == [Cell(name, 1, "gcgpn-aux") for name in ("cub", "mini-imagenet")]
+    together = Cell("cub", 1, "gcgpn-aux", ("attributes", "words", "tree"))
+    assert together in study
+    assert str(together) == "cub 1-shot gcgpn-aux with attributes and words and tree"
+    assert str(Task(together, "fast", 0).place) == "cub/1-shot/gcgpn-aux/attributes-and-words-and-tree/fast-0"
+    own = Selection(datasets=("letters",), tables=("relations",)).cells()
+    assert {cell.relations for cell in own} == {(), ("base",), ("accent",)}
+    assert {task.recipe for task in plan(Selection(datasets=("letters",), tables=("shots",)))} == {"demo"}
 
 
 def test_selections_are_combined() -> None:

@@ -163,3 +163,17 @@ def test_a_lock_of_another_machine_is_respected(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("{")
     with pytest.raises(InputError, match="is damaged: remove it"), locked(tmp_path):
         pass
+
+
+def test_the_ledger_names_relations_by_label_wherever_their_files_lie(tmp_path: Path) -> None:
+    cell = Cell("cub", 1, "gcgpn-aux", ("words", "embeddings_own"))
+    task = Task(cell, "fast", 0)
+    folder = make_run(tmp_path / "run", task, relations=["/somewhere/words.npz", "embeddings:/elsewhere/own.csv"])
+    record(tmp_path / "results", task, folder)
+    path = tmp_path / "results" / "cub" / "1-shot" / "gcgpn-aux" / "words-and-embeddings_own" / "fast-0.json"
+    content = path.read_text()
+    assert "where/" not in content
+    assert json.loads(content)["relations"] == json.loads(content)["configuration"]["relations"] == list(cell.relations)
+    assert list(read_ledger(tmp_path / "results")) == [task]
+    with pytest.raises(InputError, match="holds cub 1-shot gcgpn-aux with words and embeddings_own"):
+        record(tmp_path / "results", Task(Cell("cub", 1, "gcgpn-aux", ("tree",)), "fast", 0), folder)

@@ -83,6 +83,24 @@ def test_the_missing_cells_are_run_and_recorded_and_done_ones_skipped(faked: Pat
     assert not Path("results/.lock").exists()
 
 
+def test_other_relations_are_run_by_name_and_kept_apart(faked: Path) -> None:
+    result = reproduce("--dataset=letters", "--table=relations")
+    assert result.exit_code == 0, result.stderr
+    own = Path("results/letters/1-shot/gcgpn-aux")
+    assert sorted(str(path.relative_to(own)) for path in own.rglob("*.json")) == [
+        "accent/demo-0.json",
+        "base/demo-0.json",
+        "demo-0.json",
+    ]
+    assert json.loads((own / "base" / "demo-0.json").read_text())["configuration"]["relations"] == ["base"]
+    assert {task.cell.relations for task in read_ledger(Path("results"))} == {(), ("base",), ("accent",)}
+    text = Path("RESULTS.md").read_text()
+    assert "## Other side information: letters, 1-shot, gcgpn-aux" in text
+    assert "letters 1-shot gcgpn-aux with base demo-0: H-Mean" in result.stderr
+    assert "gcgpn-aux, base" in reproduce("--dataset=letters", "--table=relations", "--list").stdout
+    assert len(logged(faked)) == 2 * 3
+
+
 def test_the_first_stage_is_trained_once_before_those_that_need_it(faked: Path) -> None:
     result = reproduce("--dataset=letters", "--variant=dfslwof-att", "--variant=teen", "--seeds=2", "--jobs=4")
     assert result.exit_code == 0, result.stderr
@@ -375,7 +393,9 @@ SHORT = {
 SETS = [f"--set={name}={value}" for name, value in SHORT.items()]
 
 
-def test_a_reduced_grid_on_the_letters_as_a_user_runs_it(letters: Dataset, tmp_path: Path) -> None:
+def test_a_reduced_grid_on_the_letters_as_a_user_runs_it(
+    letters: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cells = ["--dataset=letters", "--shots=1", "--variant=pn+", "--variant=gcgpn-aux"]
     sets = [word for word in SETS if "batch" not in word]  # of which neither has a use
     command = [sys.executable, "-m", "protograph", "reproduce", "--device=cpu", *cells, *sets]
@@ -385,6 +405,21 @@ def test_a_reduced_grid_on_the_letters_as_a_user_runs_it(letters: Dataset, tmp_p
     assert [str(task) for task in sorted(ledger)] == ["letters 1-shot gcgpn-aux demo-0", "letters 1-shot pn+ demo-0"]
     assert all(list(entry.measures) == list(MEASURES) for entry in ledger.values())
     assert "## letters, 1-shot" in (tmp_path / "RESULTS.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    for words in (["figures", "--dataset=letters"], ["report", "results"]):
+        done_here = CliRunner(env={"PROTOGRAPH_DATA": None}).invoke(app, words)
+        assert done_here.exit_code == 0, done_here.stderr
+    assert {path.name for path in Path("figures").glob("*.pdf")} == {
+        "shots-letters.pdf", "operator-letters-base.pdf", "operator-letters-base-column.pdf", "operator-letters-accent.pdf",
+        "operator-letters-accent-column.pdf",
+    }  # fmt: skip
+    page = Path("report.html").read_text()
+    assert "letters, 1-shot: not in the paper" in page
+    assert page.count("data:image/svg+xml") == 3  # Joint-Joint against K on CUB, empty; and the two operators of the letters
+    run = Path("runs/letters/1-shot/gcgpn-aux/demo-0")
+    shown = CliRunner().invoke(app, ["report", str(run), "--episodes=3", "--device=cpu", "--out=run.html", "--json"])
+    assert json.loads(shown.stdout) == {"page": "run.html"}
+    assert "gcgpn-aux on letters, 1-shot" in Path("run.html").read_text()
 
 
 class Here:

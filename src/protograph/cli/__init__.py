@@ -5,11 +5,23 @@ from typing import Annotated
 import typer
 
 from protograph import __version__
+from protograph.cli.classifier import (
+    add_class_command,
+    classes_command,
+    explain_command,
+    export_command,
+    predict_command,
+    remove_class_command,
+    rename_class_command,
+)
 from protograph.cli.datasets import datasets_app
 from protograph.cli.demo import demo_command
 from protograph.cli.evaluate import evaluate_command
+from protograph.cli.figures import figures_command
+from protograph.cli.fit import fit_command
 from protograph.cli.jobs import end_with_parent
 from protograph.cli.relations import relations_command
+from protograph.cli.report import report_command
 from protograph.cli.reproduce import reproduce_command
 from protograph.cli.train import train_command
 from protograph.cli.variants import variants_command
@@ -22,6 +34,16 @@ for name, command in (
     ("variants", variants_command),
     ("relations", relations_command),
     ("reproduce", reproduce_command),
+    ("figures", figures_command),
+    ("report", report_command),
+    ("fit", fit_command),
+    ("predict", predict_command),
+    ("add-class", add_class_command),
+    ("remove-class", remove_class_command),
+    ("rename-class", rename_class_command),
+    ("classes", classes_command),
+    ("explain", explain_command),
+    ("export", export_command),
 ):
     app.command(name)(command)
 app.add_typer(datasets_app, name="datasets")

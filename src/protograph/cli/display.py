@@ -112,5 +112,5 @@ def show(result: Any, table: Table | None, as_json: bool) -> None:
     else:
         console = Console(highlight=False)
         if not console.is_terminal and console.width < 120:  # a pipe has no width to respect
-            console = Console(highlight=False, width=120)
+            console = Console(highlight=False, width=max(120, Console(width=1000).measure(table).maximum))
         console.print(table)

@@ -7,10 +7,11 @@ import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, Root, find_device, find_precision, load_plugins
-from protograph.data import open_dataset
+from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError
 from protograph.errors import unknown as unknown_name
 from protograph.evaluation import choose_bias, evaluate, evaluate_unknown
+from protograph.progress import Progress
 from protograph.runs import Run
 from protograph.training import PRECISIONS, load_weights, make_model
 from protograph.training import as_json as measures_as_json
@@ -50,14 +51,8 @@ def evaluate_command(
     chosen = find_precision(precision, place)
     opened = Run.open(run)
     config = opened.config
-    load_plugins(config.plugins)
     progress = ShownProgress(quiet=as_json)
-    data = open_dataset(config.dataset, root, progress, skip_bad=True)  # the fingerprint tells whether they are the same
-    if data.fingerprint != config.fingerprint:
-        raise InputError(
-            f"{run} was trained on another version of {config.dataset} "
-            f"({config.fingerprint}, here {data.fingerprint}): train again"
-        )
+    data = dataset_of(opened, root, progress)
     model = make_model(config, data)
     load_weights(model, opened.weights(epoch), opened)
     model.precision = PRECISIONS["float32" if precision == "auto" and config.precision == "float32" else chosen]
@@ -81,3 +76,16 @@ def evaluate_command(
     show(result, measures_table(rows, title), as_json)
     if unknown and not as_json:
         print(f"AUROC of known against unknown pictures: {separation}")
+
+
+def dataset_of(run: Run, root: Path | None, progress: Progress) -> Dataset:
+    """The dataset that a run was trained on, which must be the same still."""
+    config = run.config
+    load_plugins(config.plugins)
+    data = open_dataset(config.dataset, root, progress, skip_bad=True)  # the fingerprint tells whether they are the same
+    if data.fingerprint != config.fingerprint:
+        raise InputError(
+            f"{run.folder} was trained on another version of {config.dataset} "
+            f"({config.fingerprint}, here {data.fingerprint}): train again"
+        )
+    return data

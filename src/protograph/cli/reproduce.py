@@ -13,7 +13,7 @@ from protograph.config import RECIPES
 from protograph.data import find_source, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.paper.conclusions import conclusions, summary
-from protograph.paper.grid import Selection, plan
+from protograph.paper.grid import OTHER_TABLES, Selection, plan
 from protograph.paper.ledger import entry_path, locked, read_ledger
 from protograph.paper.published import TITLES
 from protograph.paper.reproduce import Grid, beside, reproduce
@@ -37,7 +37,11 @@ def reproduce_command(
     ] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option(help=f"Only the cells of this table: {', '.join(TITLES)}; repeatable. (default: all)"),
+        typer.Option(
+            help=f"Only the cells of this table: {', '.join(TITLES)} of the paper's, "
+            + ", ".join(f"{name} ({what})" for name, what in OTHER_TABLES.items())
+            + "; repeatable. (default: the paper's)"
+        ),
     ] = None,
     recipe: Annotated[
         str | None, typer.Option(help=f"How to train: {', '.join(RECIPES)}. (default: fast; letters: demo)")
@@ -140,5 +144,6 @@ def show_list(grid: Grid, as_json: bool) -> None:
     for task in grid.tasks:
         cell = task.cell
         state = "missing" if task not in ledger else beside(ledger[task].measures, None)
-        listed.add_row(cell.dataset, str(cell.shots), cell.variant, task.recipe, str(task.seed), state)
+        variant = f"{cell.variant}, {' and '.join(cell.relations)}" if cell.relations else cell.variant
+        listed.add_row(cell.dataset, str(cell.shots), variant, task.recipe, str(task.seed), state)
     return show(None, listed, False)

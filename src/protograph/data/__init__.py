@@ -52,7 +52,12 @@ class Source:
     verdict: Callable[[Dataset], str] | None = None
 
 
-CUB_CHANGES = {"*": {"test_queries": 10}, "paper": {"epochs": 45}}
+# A fifth of miniImageNet's training pictures: they are learned sooner, and learned by heart sooner.
+CUB_CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "*": {"test_queries": 10},
+    "paper": {"epochs": 45},
+    "fast": {"steps": 130, "rate": 0.8},
+}
 OWN = Source(None, "conv4-64-128", "demo", "pictures handed over from Python")
 DATASETS = {
     "letters": Source(

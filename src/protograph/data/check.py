@@ -5,7 +5,7 @@ from typing import Any
 
 from protograph.data.dataset import Dataset
 from protograph.data.splits import PARTS
-from protograph.relations import AttributeRelation, MatrixRelation, Relation
+from protograph.relations import AttributeRelation, EdgeRelation, EmbeddingRelation, MatrixRelation, Relation
 
 
 @dataclass(frozen=True)
@@ -81,4 +81,8 @@ def _described(relation: Relation) -> str:
         return f"{relation.values.shape[1]} attributes of {len(relation.names)} classes"
     if isinstance(relation, MatrixRelation):
         return f"similarities of {len(relation.names)} classes"
+    if isinstance(relation, EmbeddingRelation):
+        return f"vectors of {relation.vectors.shape[1]} numbers of {len(relation.names)} classes or words"
+    if isinstance(relation, EdgeRelation):
+        return f"a graph of {len(relation.nodes)} nodes"
     return type(relation).__name__

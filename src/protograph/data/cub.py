@@ -3,6 +3,9 @@
 150 classes are seen and 50 novel in that split; 20 of the 150 serve as novel classes for validation here. The seen classes hold
 out the pictures of the split's testRecg list (24.9 %) for test and 10 % of each class for validation; `cub-stratified` takes
 25 % of each class for test instead. The lists are in cub.json, pictures by their numbers in images.txt.
+
+Its side information are the attributes. Where a folder `relations` lies beside the pictures, the word vectors and the tree of
+kinds in it can be named, too: `words` (cub-word2vec-500d.txt) and `tree` (cub-wordnet-hierarchy.txt).
 """
 
 import json
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from protograph.data.dataset import Dataset, assemble, without_bad
 from protograph.data.mini_imagenet import NORMALISATION, SIZE
@@ -19,7 +23,7 @@ from protograph.data.splits import Rows, Split, drawn, split_seen
 from protograph.data.store import Augmentation
 from protograph.errors import InputError
 from protograph.progress import Progress
-from protograph.relations import AttributeRelation
+from protograph.relations import AttributeRelation, EdgeRelation, EmbeddingRelation, Relation
 
 NOVEL_VALIDATION = 20  # of the 150 classes
 VALIDATION = 0.10  # of a seen class's pictures
@@ -95,8 +99,9 @@ def _open(name: str, root: Path, progress: Progress, skip_bad: bool, stratified:
         without_bad(split, pictures, skip_bad, progress),
         pictures,
         Augmentation(pad=8, flip=True),
-        {"attributes": _attributes(folder, list(classes.values()))},
+        {"attributes": _attributes(folder, list(classes.values())), **_further(root, list(classes.values()))},
         {own: own.partition(".")[2].replace("_", " ") for own in classes.values()},
+        default_relations=("attributes",),
     )
 
 
@@ -151,10 +156,45 @@ def _table(path: Path) -> dict[str, str]:
 
 def _attributes(folder: Path, names: list[str]) -> AttributeRelation:
     path = folder / "attributes" / "class_attribute_labels_continuous.txt"
+    if not path.is_file():
+        raise InputError(f"{folder} lacks attributes/{path.name}: unpack CUB_200_2011.tgz again")
+    return AttributeRelation(_numbers(path), names, source="attributes")
+
+
+def _further(root: Path, names: list[str]) -> dict[str, Relation]:
+    """What the folder `relations` beside the pictures has."""
+    folder = (root.parent if root.is_file() or root.name == "CUB_200_2011" else root) / "relations"
+    words, tree = folder / "cub-word2vec-500d.txt", folder / "cub-wordnet-hierarchy.txt"
+    found: dict[str, Relation] = {}
+    if words.is_file():
+        found["words"] = EmbeddingRelation(_numbers(words), names, source="words")
+    if tree.is_file():
+        found["tree"] = EdgeRelation(_tree(tree), source="tree")
+    return found
+
+
+def _tree(path: Path) -> list[tuple[str, str, float]]:
+    """The edges of a tree of kinds, its leaves called by their classes.
+
+    Of every node there are two lines, its id, words, parent and children; and the classes below it:
+    `n02058221 albatross, mollymawk : n02057731 : 3 : n02058747 ...` and `--- 3 : 001.Black_footed_Albatross ...`.
+    """
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    parents, called = {}, {}
     try:
-        values = torch.tensor([[float(value) for value in line.split()] for line in path.read_text("utf-8").splitlines()])
-    except FileNotFoundError as error:
-        raise InputError(f"{folder} lacks attributes/{path.name}: unpack CUB_200_2011.tgz again") from error
+        for node, below in zip(lines[::2], lines[1::2], strict=True):
+            words, parent, children = node.split(" : ")[:3]
+            own = words.split()[0]
+            parents[own] = parent.strip()
+            called[own] = below.split(" : ")[1].strip() if int(children.split()[0]) == 0 else own
+    except (ValueError, IndexError) as error:
+        raise InputError(f"{path} is not a tree of kinds ({error}): copy it again") from error
+    return [(called[own], called[parent], 1.0) for own, parent in parents.items() if parent in called]
+
+
+def _numbers(path: Path) -> Tensor:
+    """A table of numbers, one row per class."""
+    try:
+        return torch.tensor([[float(value) for value in line.split()] for line in path.read_text("utf-8").splitlines()])
     except ValueError as error:
-        raise InputError(f"{path} is not a table of numbers ({error}): unpack CUB_200_2011.tgz again") from error
-    return AttributeRelation(values, names, source="attributes")
+        raise InputError(f"{path} is not a table of numbers ({error}): unpack or copy it again") from error

@@ -62,6 +62,8 @@ class Dataset:
     train:                            training pictures of the seen classes
     seen_validation, seen_test:       held-out pictures of the same classes
     novel_validation, novel_test:     all pictures of classes that training never meets
+    relations:                        side information by name
+    default_relations:                those of them that are used where none is named; by default all
     titles:                           class names as a person would write them, where they differ
     pictures:                         the files behind the store, where there are some
     """
@@ -79,6 +81,11 @@ class Dataset:
     fingerprint: str
     titles: Mapping[str, str] = field(default_factory=dict)
     pictures: Pictures | None = None
+    default_relations: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.default_relations is None:
+            object.__setattr__(self, "default_relations", tuple(self.relations))
 
     def __repr__(self) -> str:
         classes = f"{self.seen} seen and {len(self.novel_validation)} + {len(self.novel_test)} novel classes"
@@ -119,6 +126,7 @@ def assemble(
     augmentation: Augmentation,
     relations: dict[str, Relation],
     titles: Mapping[str, str] | None = None,
+    default_relations: tuple[str, ...] | None = None,
 ) -> Dataset:
     """A dataset of pictures that were read and split.
 
@@ -137,6 +145,7 @@ def assemble(
         fingerprint=hashlib.sha256(json.dumps([shape, used]).encode()).hexdigest()[:16],
         titles=titles or {},
         pictures=pictures,
+        default_relations=default_relations,
     )
 
 

@@ -26,17 +26,34 @@ def decode(content: bytes, size: int) -> tuple[NDArray[np.uint8], int, int, bool
 
     Turned upright where the camera says so; what is transparent becomes white.
     """
-    with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+    with open_picture(content) as picture:
         width, height = picture.size
-        if width * height > MAX_PIXELS:
-            raise ValueError(f"{width} x {height} pixels are more than {MAX_PIXELS // 10**6} million")
         picture.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction, never below twice the size
         rgb = np.frombuffer(to_rgb(picture, size).tobytes(), np.uint8).reshape(size, size, 3)
         return rgb.transpose(2, 0, 1), width, height, is_grey(picture)
 
 
+def open_picture(content: bytes) -> Image.Image:
+    """A file's contents as a picture whose pixels are not decoded yet; too large a one is refused before they are."""
+    picture = Image.open(io.BytesIO(content), formats=FORMATS)
+    check_pixels(picture)
+    return picture
+
+
+def check_pixels(picture: Image.Image) -> None:
+    """Refuse a picture with too many pixels."""
+    if picture.width * picture.height > MAX_PIXELS:
+        raise ValueError(f"{picture.width} x {picture.height} pixels are more than {MAX_PIXELS // 10**6} million")
+
+
 def to_rgb(picture: Image.Image, size: int) -> Image.Image:
     """Any picture as RGB of size x size."""
+    picture = upright_rgb(picture)
+    return picture if picture.size == (size, size) else picture.resize((size, size), Image.Resampling.BILINEAR)
+
+
+def upright_rgb(picture: Image.Image) -> Image.Image:
+    """Any picture as RGB: turned upright where the camera says so, transparent parts white, of 16 bits the upper eight."""
     if "exif" in picture.info:
         picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I;16") or picture.mode == "I":
@@ -45,8 +62,7 @@ def to_rgb(picture: Image.Image, size: int) -> Image.Image:
         picture = picture.convert("RGBA")
         white = Image.new("RGBA", picture.size, "white")
         picture = Image.alpha_composite(white, picture)
-    picture = picture.convert("RGB")
-    return picture if picture.size == (size, size) else picture.resize((size, size), Image.Resampling.BILINEAR)
+    return picture.convert("RGB")
 
 
 def is_grey(picture: Image.Image) -> bool:

@@ -30,27 +30,9 @@ from protograph.progress import Progress
 
 def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     """The vectors of the file `root`."""
-    if not root.is_file():
-        raise InputError(f"no file of features at {root}: give a .npz, .safetensors or .parquet with vectors and labels")
-    if root.suffix not in READERS:
-        raise InputError(f"cannot read features from {root}: give a .npz, .safetensors or .parquet file")
-    try:
-        vectors, labels, parts = READERS[root.suffix](root)
-    except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile, zlib.error, SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{root} is not a file of features ({error}): it needs vectors and labels") from error
-    _check(vectors, labels, parts, root)
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found below
-        vectors = np.ascontiguousarray(vectors, np.float32)
-    bad = (~np.isfinite(vectors).all(axis=1)).nonzero()[0].tolist()
-    if bad and not skip_bad:
-        raise InputError(
-            f"vector {bad[0]} of {root} (class '{labels[bad[0]]}') holds NaN or infinity: repair it, or go on with --skip-bad"
-        )
-    if bad:
-        progress.say(f"left out {len(bad)} of {len(vectors)} vectors with NaN or infinity")
-    split = _split(labels, parts, set(bad), root)
+    vectors, labels, parts = read_features(root)
+    bad = bad_rows(vectors, labels, root, skip_bad, progress)
+    split = _split(labels, parts, bad, root)
     progress.say(f"{root}: {split.counts().replace('pictures', 'vectors')}")
     tensor = torch.from_numpy(vectors)
     used = [[[name, list(rows)] for name, rows in getattr(split, part).items()] for part in PARTS]
@@ -65,7 +47,56 @@ def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     )
 
 
-def _check(vectors: NDArray[Any], labels: Sequence[str], parts: Sequence[str] | None, path: Path) -> None:
+def read_features(path: Path) -> tuple[NDArray[np.float32], list[str], list[str] | None]:
+    """Vectors [P, D], labels [P] and, where the file says so, the part [P] that each belongs to."""
+    vectors, labels, parts = _read(path)
+    if labels is None:
+        raise InputError(f"{path} is not a file of features (it has no labels): it needs vectors and labels")
+    _check(vectors, labels, parts, path)
+    return _as_float32(vectors), labels, parts
+
+
+def bad_rows(vectors: NDArray[np.float32], labels: Sequence[str], path: Path, skip_bad: bool, progress: Progress) -> set[int]:
+    """Rows that hold NaN or infinity, to be left out; a complaint of the first if they may not be."""
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
+    if bad and not skip_bad:
+        raise InputError(
+            f"vector {bad[0]} of {path} (class '{labels[bad[0]]}') holds NaN or infinity: repair it, or go on with --skip-bad"
+        )
+    if bad:
+        progress.say(f"left out {len(bad)} of {len(vectors)} vectors with NaN or infinity")
+    return set(bad)
+
+
+def read_vectors(path: Path) -> NDArray[np.float32]:
+    """Finite vectors [P, D] alone, with or without labels."""
+    vectors, _, _ = _read(path)
+    _check(vectors, None, None, path)
+    vectors = _as_float32(vectors)
+    if not np.isfinite(vectors).all():
+        raise InputError(f"{path} holds NaN or infinity: repair it")
+    return vectors
+
+
+def _read(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
+    if not path.is_file():
+        raise InputError(f"no file of features at {path}: give a .npz, .safetensors or .parquet with vectors and labels")
+    if path.suffix not in READERS:
+        raise InputError(f"cannot read features from {path}: give a .npz, .safetensors or .parquet file")
+    try:
+        return READERS[path.suffix](path)
+    except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile, zlib.error, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is not a file of features ({error}): it needs vectors and labels") from error
+
+
+def _as_float32(vectors: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found
+        return np.ascontiguousarray(vectors, np.float32)
+
+
+def _check(vectors: NDArray[Any], labels: Sequence[str] | None, parts: Sequence[str] | None, path: Path) -> None:
     if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
         raise InputError(f"the vectors of {path} are {vectors.dtype} {vectors.shape}: they must be floats [P, D]")
     for what, values in (("labels", labels), ("splits", parts)):
@@ -112,14 +143,18 @@ def _texts(values: Any) -> list[str]:
     return [value.decode() if isinstance(value, bytes) else str(value) for value in array.tolist()]
 
 
-def _read_npz(path: Path) -> tuple[NDArray[Any], list[str], list[str] | None]:
+def _read_npz(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return arrays["vectors"], _texts(arrays["labels"]), _texts(arrays["split"]) if "split" in arrays else None
+        labels, parts = (_texts(arrays[name]) if name in arrays else None for name in ("labels", "split"))
+        return arrays["vectors"], labels, parts
 
 
-def _read_safetensors(path: Path) -> tuple[NDArray[Any], list[str], list[str] | None]:
+def _read_safetensors(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
     with safe_open(path, framework="pt") as file:
-        vectors, labels = file.get_tensor("vectors").float().numpy(), file.get_tensor("labels").tolist()
+        vectors = file.get_tensor("vectors").float().numpy()
+        if "labels" not in file.keys():  # noqa: SIM118 - it is no mapping
+            return vectors, None, None
+        labels = file.get_tensor("labels").tolist()
         metadata = file.metadata() or {}
     if "classes" not in metadata:
         return vectors, _texts(labels), None
@@ -129,7 +164,7 @@ def _read_safetensors(path: Path) -> tuple[NDArray[Any], list[str], list[str] | 
     return vectors, [str(names[label]) for label in labels], None
 
 
-def _read_parquet(path: Path) -> tuple[NDArray[Any], list[str], list[str] | None]:
+def _read_parquet(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
@@ -139,7 +174,8 @@ def _read_parquet(path: Path) -> tuple[NDArray[Any], list[str], list[str] | None
         table = read_table(path).to_pydict()
     except ArrowException as error:
         raise InputError(f"{path} is not a readable parquet file ({error})") from error
-    return np.array(table["vector"], np.float32), _texts(table["label"]), _texts(table["split"]) if "split" in table else None
+    labels, parts = (_texts(table[name]) if name in table else None for name in ("label", "split"))
+    return np.array(table["vector"], np.float32), labels, parts
 
 
 READERS = {".npz": _read_npz, ".safetensors": _read_safetensors, ".parquet": _read_parquet}

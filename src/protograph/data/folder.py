@@ -23,7 +23,7 @@ NAMED = 12  # novel classes named when a folder is opened
 
 def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     """The pictures of a folder of class folders, whole, resized to 84 x 84."""
-    found = _list(root)
+    found = list_pictures(root)
     assigned = _assigned(root / "split.csv", found)
     listed = _large_enough(found, root, skip_bad, progress)
     names = [f"{name}/{file}" for name, own in listed.items() for file in own]
@@ -40,8 +40,8 @@ def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     return assemble("folder", split, pictures, Augmentation(pad=8, flip=True), {}, titles)
 
 
-def _list(root: Path) -> dict[str, list[str]]:
-    """Class folder -> picture names."""
+def list_pictures(root: Path) -> dict[str, list[str]]:
+    """Class folder -> names of the pictures in it."""
     if not root.is_dir():
         raise InputError(f"no folder at {root}: give one with a folder of pictures for each class")
     classes = find_folders(root)
@@ -54,7 +54,7 @@ def _list(root: Path) -> dict[str, list[str]]:
     listed = {name: find_names(root / name) for name in classes}
     if not any(listed.values()):
         nested = next((path for name in classes for path in (root / name).iterdir() if path.is_dir()), None)
-        hint = f": point --root at {nested.parent}" if nested else ": put the pictures of each class into its folder"
+        hint = f": give {nested.parent} instead" if nested else ": put the pictures of each class into its folder"
         raise InputError(f"the class folders of {root} hold no pictures{hint}")
     return listed
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from protograph.data.dataset import Dataset, assemble
@@ -17,6 +18,8 @@ from protograph.data.store import Augmentation, ImageStore
 from protograph.errors import InputError
 from protograph.progress import Progress, Silent
 from protograph.relations import Relation
+
+ARRAYS = (((), "uint8"), ((), "uint16"), ((3,), "uint8"), ((4,), "uint8"))  # of pictures: shape behind [H, W], and type
 
 
 def from_items(
@@ -50,7 +53,7 @@ def from_items(
     with (progress or Silent()).task("read pictures", len(items), "pictures") as advance:
         for row in range(len(items)):
             picture, own = _pair(items[row], row, image, label)
-            opened = _picture(picture, row)
+            opened = to_picture(picture, f"picture {row}")
             sizes.append(opened.size)
             grey.append(is_grey(opened))
             pixels.append(np.asarray(to_rgb(opened, size)).transpose(2, 0, 1))
@@ -97,19 +100,26 @@ def _name(label: Any, names: list[str] | None, row: int) -> str:
     return str(names[label])
 
 
-def _picture(picture: Any, row: int) -> Image.Image:
-    if isinstance(picture, Image.Image):
-        return picture
+def to_picture(picture: Any, name: str) -> Image.Image:
+    """What may be meant by a picture as a PIL image; `name` is what it is called in a complaint."""
     if isinstance(picture, torch.Tensor) and picture.ndim == 3 and picture.shape[0] in (1, 3):
         array = picture.permute(1, 2, 0).cpu()
         if array.is_floating_point():
             if not bool(((array >= 0) & (array <= 1)).all()):
-                raise InputError(f"picture {row} has values outside 0 to 1: give pictures before they are normalised")
+                raise InputError(f"{name} has values outside 0 to 1: give pictures before they are normalised")
             array = (255 * array).round().to(torch.uint8)
-        picture = array.numpy().squeeze(2) if array.shape[2] == 1 else array.numpy()
-    if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and (picture.ndim == 2 or picture.shape[2:] == (3,)):
-        return Image.fromarray(picture)
-    raise InputError(
-        f"picture {row} is a {type(picture).__name__} that cannot be read as one: give PIL images, uint8 arrays [H, W, 3], or "
-        "tensors [C, H, W]"
-    )
+        picture = array.numpy()
+    if isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 1:
+        picture = picture[:, :, 0]
+    if isinstance(picture, np.ndarray) and picture.size and picture.ndim > 1 and _layout(picture) in ARRAYS:
+        picture = Image.fromarray(np.ascontiguousarray(picture))
+    if not isinstance(picture, Image.Image):
+        raise InputError(
+            f"{name} is a {type(picture).__name__} that cannot be read as one: give PIL images, uint8 arrays [H, W, 3], or "
+            "tensors [C, H, W]"
+        )
+    return picture
+
+
+def _layout(array: NDArray[Any]) -> tuple[tuple[int, ...], str]:
+    return array.shape[2:], array.dtype.name

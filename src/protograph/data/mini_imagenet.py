@@ -22,7 +22,7 @@ from protograph.data.unpickle import read_arrays as unpickle
 from protograph.data.unpickle import text
 from protograph.errors import InputError
 from protograph.progress import Progress
-from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_relation
+from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_names, mini_imagenet_relation
 
 SIZE = 84
 NORMALISATION = Normalisation(
@@ -45,8 +45,9 @@ def open_mini_imagenet(root: Path, progress: Progress, skip_bad: bool) -> Datase
         split,
         pictures,
         Augmentation(pad=8, flip=True),
-        {"wordnet": mini_imagenet_relation()},
+        {"wordnet": mini_imagenet_relation(), "names": mini_imagenet_names()},
         {wnid: known.name.replace("_", " ") for wnid, known in mini_imagenet_classes().items()},
+        default_relations=("wordnet",),
     )
 
 

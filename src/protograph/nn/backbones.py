@@ -37,7 +37,7 @@ class Conv4(nn.Module):
         """[n, C, H, W] -> [n, D]; in training batch norm sees each of the `parts` of the n pictures apart."""
         features = pictures
         for block in self.blocks:
-            features = conv_block(block, features, parts or (len(pictures),))  # type: ignore[arg-type]
+            features = conv_block(block, features, parts or (pictures.shape[0],))  # type: ignore[arg-type]
         return features.flatten(1)
 
 

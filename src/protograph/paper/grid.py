@@ -21,12 +21,20 @@ ARGUED = (
     Cell("cub", 5, "gcgpn-aux"),
     *(Cell(dataset, shots, "dfslwof-att") for dataset in ("mini-imagenet", "cub") for shots in SHOTS),
 )
-# What the figure of Joint-Joint against K has beside the tables.
-FIGURE = tuple(
-    Cell("cub", shots, variant)
-    for shots in (2, 3, 10)
-    for variant in ("dfslwof-att", "gcgpn", "gcgpn-aux", "gcgpn-split", "gcgpn-aux-split", "gcgpn-cos-aux")
-)
+# The figure of Joint-Joint against K, and which of its cells no table has.
+FIGURE_SHOTS = (1, 2, 3, 5, 10)
+FIGURE_VARIANTS = ("gcgpn-aux", "gcgpn-aux-split", "gcgpn", "gcgpn-split", "gcgpn-cos-aux", "dfslwof-att")
+FIGURE = tuple(Cell("cub", shots, variant) for shots in FIGURE_SHOTS if shots not in SHOTS for variant in FIGURE_VARIANTS)
+# Which side information is worth how much, by dataset, in one variant at one shot; () is the dataset's own.
+STUDY_VARIANT = "gcgpn-aux"
+STUDY: dict[str, tuple[tuple[str, ...], ...]] = {
+    "cub": ((), ("words",), ("tree",), ("attributes", "words", "tree")),
+    "mini-imagenet": ((), ("names",), ("wordnet", "names")),
+    "letters": ((), ("base",), ("accent",)),
+}
+STUDY_OWN = {"cub": "attributes", "mini-imagenet": "wordnet", "letters": "base and accent"}
+# What --table takes beside the paper's own.
+OTHER_TABLES = {"shots": "the figure of Joint-Joint against K", "relations": "other side information than the paper's"}
 
 
 @dataclass(frozen=True, order=True)
@@ -40,7 +48,8 @@ class Task:
     @property
     def place(self) -> Path:
         """Where its run and its numbers belong, each in a folder of their own."""
-        return place(self.cell.dataset, self.cell.shots, self.cell.variant, self.recipe, self.seed)
+        cell = self.cell
+        return place(cell.dataset, cell.shots, cell.variant, self.recipe, self.seed, cell.relations)
 
     def __str__(self) -> str:
         return f"{self.cell} {self.recipe}-{self.seed}"
@@ -62,8 +71,8 @@ class Selection:
             if find_variant(name).objective == "classify":
                 raise InputError(f"'{name}' is the first stage of others and no cell: leave it out, it is trained where needed")
         for name in self.tables:
-            if name not in TITLES:
-                raise unknown("table", name, TITLES)
+            if name not in (*TITLES, *OTHER_TABLES):
+                raise unknown("table", name, (*TITLES, *OTHER_TABLES))
         if bad := [shots for shots in self.shots if shots < 1]:
             raise InputError(f"shots must be at least 1, not {bad[0]}")
 
@@ -73,7 +82,7 @@ class Selection:
             (not self.datasets or cell.dataset in self.datasets)
             and (not self.shots or cell.shots in self.shots)
             and (not self.variants or cell.variant in self.variants)
-            and (not self.tables or any(row.cell == cell and row.table in self.tables for row in gfsl_rows()))
+            and (not self.tables or any(cell in table_cells(table, self.datasets) for table in self.tables))
         )
 
     def cells(self) -> list[Cell]:
@@ -84,7 +93,9 @@ class Selection:
         paper = {cell.dataset for cell in published()}
         known = list(published()) + (list(FIGURE) if self.shots else [])
         others = [name for name in self.datasets if name not in paper]
-        if not self.tables:
+        if self.tables:
+            known = [cell for table in self.tables for cell in table_cells(table, self.datasets)]
+        else:
             known += [Cell(*parts) for parts in product(others, self.shots or SHOTS, self.variants or VARIANT_OF.values())]
             if self.datasets and self.variants:
                 known += [Cell(*parts) for parts in product(self.datasets, self.shots or SHOTS, self.variants)]
@@ -92,6 +103,22 @@ class Selection:
         if not found:
             raise InputError("no cell of the paper's tables is all of this: leave an option out, or name dataset and variant")
         return found
+
+
+def table_cells(table: str, datasets: Sequence[str] = ()) -> list[Cell]:
+    """The cells of a table, one of the paper's or of ours; ours may be of other datasets, too."""
+    if table == "shots":
+        return [Cell(name, k, variant) for name in datasets or ("cub",) for k in FIGURE_SHOTS for variant in FIGURE_VARIANTS]
+    if table == "relations":
+        chosen = [name for name in datasets or ("cub", "mini-imagenet") if name in STUDY]
+        return [Cell(name, 1, STUDY_VARIANT, relations) for name in chosen for relations in STUDY[name]]
+    of_table = {row.cell for row in gfsl_rows() if row.table == table}
+    return [cell for cell in published() if cell in of_table]
+
+
+def usual_recipe(dataset: str) -> str:
+    """What a dataset's cells are trained by unless told otherwise."""
+    return "fast" if any(cell.dataset == dataset for cell in published()) else find_source(dataset).recipe
 
 
 def plan(selection: Selection, recipe: str | None = None, seeds: int | None = None) -> list[Task]:
@@ -104,8 +131,7 @@ def plan(selection: Selection, recipe: str | None = None, seeds: int | None = No
         find_recipe(recipe)
     if seeds is not None and seeds < 1:
         raise InputError(f"seeds must be at least 1, not {seeds}")
-    paper = {cell.dataset for cell in published()}
-    recipes = {cell: recipe or ("fast" if cell.dataset in paper else find_source(cell.dataset).recipe) for cell in cells}
+    recipes = {cell: recipe or usual_recipe(cell.dataset) for cell in cells}
     wide = recipe is None and seeds is None
     tasks = [task for task in priorities() if selection.has(task.cell)] if wide else []
     return list(dict.fromkeys(tasks + in_order(recipes, seeds or 1)))
@@ -124,4 +150,5 @@ def priorities() -> list[Task]:
     argued = [Task(cell, "fast", seed) for seed in (1, 2) for cell in ARGUED]
     rest = [Task(cell, "fast", seed) for seed in (1, 2) for cell in tables if cell not in ARGUED]
     once = [Task(cell, "fast", 0) for cell in tables]
-    return once + argued + [Task(c, "paper", 0) for c in ARGUED] + [Task(c, "fast", 0) for c in FIGURE] + rest
+    study = [Task(cell, "fast", 0) for cell in table_cells("relations") if cell.relations]
+    return once + argued + [Task(c, "paper", 0) for c in ARGUED] + [Task(c, "fast", 0) for c in FIGURE] + rest + study

@@ -1,6 +1,8 @@
 """What was measured: one JSON file per cell, recipe and seed, and a lock so that one grid at a time writes them.
 
 results/{dataset}/{shots}-shot/{variant}/{recipe}-{seed}.json
+results/{dataset}/{shots}-shot/{variant}/{relation}-and-{relation}/{recipe}-{seed}.json, with others than the dataset's own
+results/notes.json, what people found out about cells, by {dataset}/{shots}-shot/{variant}
 """
 
 import json
@@ -13,13 +15,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from protograph.config import Recipe, RunConfig
+from protograph.data import DATASETS
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure, Measures
 from protograph.files import write_json
 from protograph.locks import held
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
+from protograph.relations import label_of
 from protograph.runs import Run
+from protograph.variants import VARIANTS
 
 KEYS = ("dataset", "shots", "variant", "recipe", "seed", "measures")
 
@@ -46,16 +51,19 @@ def record(results: Path, task: Task, folder: Path) -> Entry:
     config, measured = run.config, run.measures
     if measured is None:
         raise InputError(f"{folder} is not finished: run the same command again")
-    own = Task(Cell(config.dataset, config.shots, config.variant), config.recipe.name, config.seed)
+    relations = tuple(map(label_of, config.relations))
+    others = relations if task.cell.relations else ()
+    own = Task(Cell(config.dataset, config.shots, config.variant, others), config.recipe.name, config.seed)
     if own != task:
         raise InputError(f"{folder} holds {own}, not {task}: choose another --runs, or remove the folder")
     finished = datetime.fromtimestamp((folder / "measures.json").stat().st_mtime, UTC)
     content = {
         **{name: measured[name] for name in KEYS},
+        **({"relations": list(others)} if others else {}),
         **{name: value for name, value in measured.items() if name not in KEYS},
         "fingerprint": config.fingerprint,
         "finished": finished.isoformat(timespec="seconds"),
-        "configuration": config.to_dict(),
+        "configuration": {**config.to_dict(), "relations": list(relations)},  # by label: paths mean nothing elsewhere
         "environment": json.loads((folder / "environment.json").read_text(encoding="utf-8")),
     }
     path = entry_path(results, task)
@@ -67,7 +75,7 @@ def read_entry(results: Path, path: Path) -> Entry:
     """One file, which must be whole and say what its place says."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        cell = Cell(content["dataset"], content["shots"], content["variant"])
+        cell = Cell(content["dataset"], content["shots"], content["variant"], tuple(content.get("relations", ())))
         task = Task(cell, content["recipe"], content["seed"])
         measures = {name: Measure(**content["measures"][name]) for name in MEASURES}
         if not all(math.isfinite(number) for measure in measures.values() for number in (measure.mean, measure.ci95)):
@@ -84,8 +92,27 @@ def read_entry(results: Path, path: Path) -> Entry:
 
 def read_ledger(results: Path) -> dict[Task, Entry]:
     """All that was recorded."""
-    entries = [read_entry(results, path) for path in sorted(results.glob("*/*-shot/*/[!.]*.json"))]
-    return {entry.task: entry for entry in entries}
+    paths = sorted((*results.glob("*/*-shot/*/[!.]*.json"), *results.glob("*/*-shot/*/*/[!.]*.json")))
+    return {entry.task: entry for entry in (read_entry(results, path) for path in paths)}
+
+
+def read_notes(results: Path) -> dict[Cell, str]:
+    """What people found out about cells after looking into them, as they wrote it into notes.json."""
+    path = results / "notes.json"
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        notes = {}
+        for key, note in content.items():
+            dataset, shots, variant = key.split("/")
+            notes[Cell(dataset, int(shots.removesuffix("-shot")), variant)] = " ".join(note.split())
+    except (ValueError, AttributeError) as error:
+        example = '{"cub/1-shot/gcgpn-aux": "what is known"}'
+        raise InputError(f"{path} does not hold notes by cell ({error}): write them as {example}") from error
+    if odd := [cell for cell in notes if cell.variant not in VARIANTS or cell.dataset not in DATASETS]:
+        raise InputError(f"{path} has a note on '{odd[0]}', which is no cell: mend its name")
+    return notes
 
 
 @dataclass(frozen=True)
@@ -133,6 +160,9 @@ def locked(results: Path) -> Iterator[None]:
     """Keep every other grid off a results folder; refused while another one is at work there."""
     results.mkdir(parents=True, exist_ok=True)
     with held(results / ".lock", results, "wait for it, or choose another --results"):
-        for left in results.glob("*/*/*/.*.json.*"):  # by a grid that was killed while writing
+        for left in (
+            *results.glob("*/*/*/.*.json.*"),
+            *results.glob("*/*/*/*/.*.json.*"),
+        ):  # by a grid that was killed while writing
             left.unlink(missing_ok=True)
         yield

@@ -32,14 +32,16 @@ TITLES = {
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One row of a table: a dataset, K, and a variant."""
+    """One row of a table: a dataset, K, and a variant; and relations, where they are not the dataset's own."""
 
     dataset: str
     shots: int
     variant: str
+    relations: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.dataset} {self.shots}-shot {self.variant}"
+        with_others = f" with {' and '.join(self.relations)}" if self.relations else ""
+        return f"{self.dataset} {self.shots}-shot {self.variant}{with_others}"
 
 
 @dataclass(frozen=True)

@@ -83,15 +83,16 @@ class Grid:
         lines: dict[str, list[str]] = {}
         after: dict[str, str] = {}
         for task in tasks:
-            variant, shots = task.cell.variant, [f"--shots={task.cell.shots}"]
+            variant, own = task.cell.variant, [f"--shots={task.cell.shots}"]
+            own += [f"--relations={name}" for name in task.cell.relations]
             if start := self.start(task):
                 first, where = start
                 before = find_variant(variant).after
                 assert before is not None
                 lines.setdefault(first, self._train(task, before, [], where))
                 after[str(task)] = first
-                shots.append(f"--start={where.resolve()}")
-            lines[str(task)] = self._train(task, variant, shots, self.folder(task))
+                own.append(f"--start={where.resolve()}")
+            lines[str(task)] = self._train(task, variant, own, self.folder(task))
         return lines, after
 
     def _train(self, task: Task, variant: str, more: Sequence[str], out: Path) -> list[str]:

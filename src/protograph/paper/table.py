@@ -4,18 +4,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from protograph.config import RECIPES
+from protograph.document import MARKS, Block, Bullets, Details, Grid, Heading, Paragraph, as_markdown, plain
 from protograph.evaluation import MEASURES, Measure
 from protograph.files import write_atomically
-from protograph.paper.conclusions import Finding, agrees, conclusions, summary
-from protograph.paper.grid import Task
-from protograph.paper.ledger import Entry, Scores, scores
-from protograph.paper.published import MODEL_OF, TITLES, Cell, Row, gfsl_rows, published
+from protograph.paper.conclusions import READINGS, Comparison, Difference, Finding, agrees, conclusions
+from protograph.paper.grid import STUDY, STUDY_OWN, Task, table_cells
+from protograph.paper.ledger import Entry, Score, Scores, read_notes, scores
+from protograph.paper.published import MODEL_OF, TITLES, VARIANT_OF, Cell, Row, few_shot_rows, gfsl_rows, published
 
 COUNTED = ("h_mean", "joint_joint")  # what a cell is judged by
 BOLD = ("joint_joint", "h_mean")  # what the paper prints in bold
 ALLOWANCE = {"mini-imagenet": 1.5}  # it has 100 training pictures per class less than the paper had
-MARKS = {"above": "▲", "within": "●", "below": "▼"}
-HEAD = ("| | | " + " | ".join(MEASURES.values()) + " |", "|---|---|" + "---:|" * len(MEASURES))
+HEAD = ("", "", *MEASURES.values())
+UNKNOWN = "not looked into yet"
+
+Known = Mapping[str, Mapping[Cell, Scores]]  # by recipe
 
 
 def table_path(results: Path) -> Path:
@@ -26,7 +29,7 @@ def table_path(results: Path) -> Path:
 def write_table(results: Path, ledger: Mapping[Task, Entry]) -> Path:
     """Write RESULTS.md; where it is."""
     path = table_path(results)
-    write_atomically(path, "\n".join([*render(ledger), ""]).encode())
+    write_atomically(path, as_markdown(document(ledger, read_notes(results))).encode())
     return path
 
 
@@ -48,30 +51,29 @@ def shortfalls(known: Mapping[Cell, Scores]) -> dict[Cell, dict[str, float]]:
     return found
 
 
-def render(ledger: Mapping[Task, Entry]) -> list[str]:
-    """The lines of RESULTS.md."""
+def document(ledger: Mapping[Task, Entry], notes: Mapping[Cell, str] | None = None) -> list[Block]:
+    """All that the ledger says; `notes` are what is known about why cells fall short."""
     by_recipe = {name: scores(ledger, name) for name in RECIPES}
     known = {name: cells for name, cells in by_recipe.items() if cells}
-    lines = ["# Results", "", *_introduction(ledger, known)]
-    lines += ["", "## Where we stand", "", *_standing(known)]
-    lines += ["", "## The paper's conclusions", "", *_conclusions(conclusions(ledger))]
+    blocks = [Heading(1, "Results"), *_introduction(ledger, known)]
+    blocks += [Heading(2, "Where we stand"), *_standing(known, notes or {})]
+    blocks += [Heading(2, "The paper's conclusions"), *_conclusions(conclusions(ledger))]
     for table, title in TITLES.items():
         for shots in sorted({row.cell.shots for row in gfsl_rows() if row.table == table}):
             rows = [row for row in gfsl_rows() if row.table == table and row.cell.shots == shots]
-            lines += ["", f"## {title}, {shots}-shot", "", *HEAD, *_block(rows, known)]
-    return lines + _others(known)
+            blocks += [Heading(2, f"{title}, {shots}-shot"), Grid.of(HEAD, _block(rows, known), 2)]
+    blocks += [Heading(2, "Novel-Novel beside few-shot methods"), Paragraph(FEW_SHOT), few_shot_table(known)]
+    return blocks + _study(known) + _others(known)
 
 
-def _introduction(ledger: Mapping[Task, Entry], known: Mapping[str, Mapping[Cell, Scores]]) -> list[str]:
+def _introduction(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
     everywhere = sum(any(cell in cells for cells in known.values()) for cell in published())
-    lines = [
+    texts = [
         "Written by `protograph reproduce` from the ledger in `results/`; `protograph reproduce --table-only` writes it again. "
         "No number in it is typed by hand.",
-        "",
         f"The ledger has {everywhere} of the paper's {len(published())} cells"
         + "".join(f"; {sum(cell in published() for cell in cells)} by the `{name}` recipe" for name, cells in known.items())
         + f". It holds {len(ledger)} runs.",
-        "",
         "Accuracies in per cent over 600 test episodes, which are the same for every model. Behind ± stands the 95 % interval "
         "over episodes in the paper's rows and where we have one seed, and the standard deviation between seeds where we have "
         f"several. {MARKS['above']} above, {MARKS['within']} within, {MARKS['below']} below the paper's interval. "
@@ -80,37 +82,43 @@ def _introduction(ledger: Mapping[Task, Entry], known: Mapping[str, Mapping[Cell
     for dataset in sorted({task.cell.dataset for task in ledger}):
         entries = [entry for task, entry in ledger.items() if task.cell.dataset == dataset]
         contents, versions = (sorted({getattr(entry, name) for entry in entries}) for name in ("fingerprint", "versions"))
-        lines += ["", f"{dataset}: fingerprint {', '.join(contents)}; {'; '.join(versions)}."]
+        texts.append(f"{dataset}: fingerprint {', '.join(contents)}; {'; '.join(versions)}.")
         if len(contents) > 1:
-            lines[-1] += " **These runs saw different pictures: their numbers cannot be compared.**"
-    return lines
+            texts[-1] += " **These runs saw different pictures: their numbers cannot be compared.**"
+    return [Paragraph(text) for text in texts]
 
 
-def _standing(known: Mapping[str, Mapping[Cell, Scores]]) -> list[str]:
-    lines = [
-        "A cell falls short where the mean over seeds of H-Mean or Joint-Joint lies below the paper's minus its interval"
-        + "".join(f" ({dataset}: {points:g} points more are allowed)" for dataset, points in ALLOWANCE.items())
-        + ".",
+def _standing(known: Known, notes: Mapping[Cell, str]) -> list[Block]:
+    blocks: list[Block] = [
+        Paragraph(
+            "A cell falls short where the mean over seeds of H-Mean or Joint-Joint lies below the paper's minus its interval"
+            + "".join(f" ({dataset}: {points:g} points more are allowed)" for dataset, points in ALLOWANCE.items())
+            + "."
+        )
     ]
     if not any(cell in published() for cells in known.values() for cell in cells):
-        return [*lines, "", "No cell of the paper's is in the ledger yet."]
+        return [*blocks, Paragraph("No cell of the paper's is in the ledger yet.")]
     for recipe, cells in known.items():
         count, short = sum(cell in published() for cell in cells), shortfalls(cells)
         if not count:
             continue
         share = 100 * (count - len(short)) / count
-        lines += ["", f"`{recipe}`: {count - len(short)} of {count} cells reach the paper ({share:.0f} %)."]
-        lines += ["", "These fall short:", ""] if short else []
-        for cell, measures in short.items():
-            said = [
-                f"{MEASURES[name]} {cells[cell][name]}, paper {published()[cell][name]}, {missing:.2f} below what is allowed"
-                for name, missing in measures.items()
-            ]
-            lines.append(f"- {cell} ({_seeds(cells[cell])}): {'; '.join(said)}")
-    return lines
+        blocks.append(Paragraph(f"`{recipe}`: {count - len(short)} of {count} cells reach the paper ({share:.0f} %)."))
+        if short:
+            blocks.append(Paragraph("These fall short, with what is known about why:"))
+            blocks.append(Bullets(tuple(_short(cell, cells[cell], below, notes) for cell, below in short.items())))
+    return blocks
 
 
-def _block(rows: Sequence[Row], known: Mapping[str, Mapping[Cell, Scores]]) -> list[str]:
+def _short(cell: Cell, own: Scores, below: Mapping[str, float], notes: Mapping[Cell, str]) -> str:
+    said = [
+        f"{MEASURES[name]} {own[name]}, paper {published()[cell][name]}, {missing:.2f} below what is allowed"
+        for name, missing in below.items()
+    ]
+    return f"{cell} ({_seeds(own)}): {'; '.join(said)}. Why: {plain(notes.get(cell, UNKNOWN))}"
+
+
+def _block(rows: Sequence[Row], known: Known) -> list[tuple[str, ...]]:
     """Each row of the paper's with ours, by every recipe, below it."""
     paper = {row.cell: row.measures for row in rows}
     best = {name: max(row.measures[name].mean for row in rows) for name in BOLD}
@@ -119,62 +127,138 @@ def _block(rows: Sequence[Row], known: Mapping[str, Mapping[Cell, Scores]]) -> l
     lines = []
     for row in rows:
         texts = [_bold(str(measure), measure.mean == best.get(name)) for name, measure in row.measures.items()]
-        lines.append(f"| {row.model} | paper | {' | '.join(texts)} |")
+        lines.append((row.model, "published", *texts))
         for recipe, cells in ours.items():
             if row.cell in cells:
                 lines.append(_own_row("", recipe, cells[row.cell], bests[recipe], row.measures))
     return lines
 
 
-def _own_row(name: str, recipe: str, own: Scores, best: Mapping[str, float], paper: Mapping[str, Measure] | None = None) -> str:
+def _own_row(
+    name: str, recipe: str, own: Scores, best: Mapping[str, float], paper: Mapping[str, Measure] | None = None
+) -> tuple[str, ...]:
     texts = []
     for measure, score in own.items():
         text = _bold(str(score), score.mean == best.get(measure))
-        texts.append(f"{text} {MARKS[mark(score.mean, paper[measure])]}" if paper else text)
-    return f"| {name} | `{recipe}`, {_seeds(own)} | {' | '.join(texts)} |"
+        texts.append(_marked(text, score, paper[measure]) if paper else text)
+    return (name, f"here by `{recipe}`, {_seeds(own)}", *texts)
 
 
-def _others(known: Mapping[str, Mapping[Cell, Scores]]) -> list[str]:
+FEW_SHOT = (
+    "5-way Novel-Novel on miniImageNet. Few-shot methods as the paper quotes them; below, models for the joint label space as "
+    "it published them and as measured here. Theirs had 600 training pictures per class, ours 500."
+)
+
+
+def few_shot_table(known: Known) -> Grid:
+    """Novel-Novel on miniImageNet beside the few-shot methods that the paper quotes, and ours by every recipe."""
+    by_recipe = {recipe: cells for recipe, cells in known.items() if any(_of_few_shot(cell) for cell in cells)}
+    head = ["method", "kind", *(f"published, {k}-shot" for k in (1, 5))]
+    head += [f"here by `{recipe}`, {k}-shot" for recipe in by_recipe for k in (1, 5)]
+    best = {k: max(row.novel_novel[k].mean for row in few_shot_rows()) for k in (1, 5)}
+    lines = []
+    for row in few_shot_rows():
+        shown = {k: str(paper) if paper.ci95 else f"{paper.mean:.2f}" for k, paper in row.novel_novel.items()}
+        texts = [_bold(shown[k], paper.mean == best[k]) for k, paper in row.novel_novel.items()]
+        for cells in by_recipe.values():
+            for k, paper in row.novel_novel.items():
+                own = cells.get(Cell("mini-imagenet", k, VARIANT_OF.get(row.model, "")))
+                texts.append("" if own is None else _marked(str(own["novel_novel"]), own["novel_novel"], paper))
+        lines.append((row.model, row.kind, *texts))
+    return Grid.of(head, lines, 2)
+
+
+def _of_few_shot(cell: Cell) -> bool:
+    return cell.dataset == "mini-imagenet" and any(VARIANT_OF.get(row.model) == cell.variant for row in few_shot_rows())
+
+
+def _study(known: Known) -> list[Block]:
+    """What other side information is worth."""
+    blocks: list[Block] = []
+    for dataset in STUDY:
+        cells = [cell for cell in table_cells("relations", (dataset,)) if any(cell in own for own in known.values())]
+        if not any(cell.relations for cell in cells):
+            continue
+        rows = []
+        for recipe, own in known.items():
+            there = {cell: own[cell] for cell in cells if cell in own}
+            best = _best(there.values()) if there else {}
+            for cell, measured in there.items():
+                name = " and ".join(cell.relations) or STUDY_OWN[dataset]
+                rows.append(_own_row(name, recipe, measured, best))
+        blocks.append(Heading(2, f"Other side information: {cells[0].dataset}, {cells[0].shots}-shot, {cells[0].variant}"))
+        blocks.append(Grid.of(HEAD, rows, 2))
+    return blocks
+
+
+def _others(known: Known) -> list[Block]:
     """Cells that the paper has no numbers for, such as the letters."""
-    lines: list[str] = []
-    beyond = {cell for cells in known.values() for cell in cells if cell not in published()}
+    blocks: list[Block] = []
+    beyond = {cell for cells in known.values() for cell in cells if cell not in published() and not cell.relations}
+    order = {variant: place for place, variant in enumerate(MODEL_OF)}
     for dataset, shots in sorted({(cell.dataset, cell.shots) for cell in beyond}):
-        lines += ["", f"## {dataset}, {shots}-shot: not in the paper's tables", "", *HEAD]
+        rows = []
         for recipe, cells in known.items():
             block = {
                 cell: own for cell, own in cells.items() if cell in beyond and (cell.dataset, cell.shots) == (dataset, shots)
             }
-            order = {variant: place for place, variant in enumerate(MODEL_OF)}
             for cell in sorted(block, key=lambda cell: (order.get(cell.variant, len(order)), cell.variant)):
-                lines.append(_own_row(cell.variant, recipe, block[cell], _best(block.values())))
-    return lines
+                rows.append(_own_row(cell.variant, recipe, block[cell], _best(block.values())))
+        blocks += [Heading(2, f"{dataset}, {shots}-shot: not in the paper's tables"), Grid.of(HEAD, rows, 2)]
+    return blocks
 
 
-def _conclusions(findings: list[Finding]) -> list[str]:
+def _conclusions(findings: list[Finding]) -> list[Block]:
     if not findings:
-        return ["No cell of the paper's is in the ledger yet."]
-    lines = [
-        "A conclusion holds where every comparison comes out as claimed; where the paper says 'generally', most of them. "
-        "Behind a difference stands half of its 95 % interval: from the seeds where both sides have several, otherwise "
-        "(marked *) from the intervals over test episodes alone, which know nothing of how seeds differ. It is certain where "
-        "the interval leaves out 0.",
-        "",
-        *(f"- {line}" for line in summary(findings)),
+        return [Paragraph("No cell of the paper's is in the ledger yet.")]
+    blocks: list[Block] = [
+        Paragraph(
+            "Each is checked on all cells that the paper's sentence is about, by Joint-Joint and H-Mean unless it names "
+            "another measure; here, and in the same way on the paper's own numbers. Behind a difference stands half of its "
+            "95 % interval: from the seeds where both sides have several, otherwise (marked *) from the intervals over test "
+            "episodes alone, which know nothing of how seeds differ. A comparison is certain where the interval leaves out 0. "
+            "A conclusion holds where it certainly does, holds not where it certainly does not, and is undecided in between."
+        ),
+        _verdicts(findings),
     ]
     for finding in findings:
-        lines += ["", f"### {finding.verdict.capitalize()}: {finding.conclusion.claim} (`{finding.recipe}`)", ""]
-        lines += ["| comparison | here | | the paper's numbers |", "|---|---:|---|---:|"]
-        rows = zip(finding.conclusion.comparisons, finding.differences, finding.paper, strict=True)
-        for comparison, found, theirs in rows:
-            if found is None:
-                here, said = "", "not enough cells yet"
-            else:
-                here = f"{found}{'' if found.by_seeds else ' *'}"
-                said = ("as claimed" if agrees(comparison, found) else "not as claimed") + (
-                    ", certain" if found.certain else ""
-                )
-            lines.append(f"| {comparison} | {here} | {said} | {'' if theirs is None else theirs} |")
-    return lines
+        if finding.here.signs:
+            title = f"{finding.here.verdict.capitalize()}: {finding.conclusion.claim} (`{finding.recipe}`)"
+            blocks.append(Details(title, _finding(finding)))
+    return blocks
+
+
+def _verdicts(findings: list[Finding]) -> Grid:
+    """One row per conclusion: the verdict by every recipe, and by the paper's own numbers."""
+    recipes = list(dict.fromkeys(finding.recipe for finding in findings))
+    rows: dict[str, dict[str, str]] = {}
+    for finding in findings:
+        row = rows.setdefault(finding.conclusion.claim, {})
+        row |= {finding.recipe: f"**{finding.here.verdict}**", "paper's numbers": finding.paper.verdict}
+    head = ("conclusion", *(f"here by `{recipe}`" for recipe in recipes), "the paper's numbers")
+    texts = [(claim, *(row[recipe] for recipe in recipes), row["paper's numbers"]) for claim, row in rows.items()]
+    return Grid.of(head, texts, len(head))
+
+
+def _finding(finding: Finding) -> tuple[Block, ...]:
+    conclusion = finding.conclusion
+    rows = zip(conclusion.comparisons, finding.here.differences, finding.paper.differences, strict=True)
+    return (
+        Paragraph(f"The paper: {conclusion.wording}. Read as: {READINGS[conclusion.reading]}."),
+        Bullets((f"here: {finding.here}", f"the paper's numbers: {finding.paper}")),
+        Grid(
+            ("comparison", "here", "", "the paper's numbers", ""),
+            tuple((str(comparison), *_said(comparison, ours), *_said(comparison, theirs)) for comparison, ours, theirs in rows),
+            (False, True, False, True, False),
+        ),
+    )
+
+
+def _said(comparison: Comparison, found: Difference | None) -> tuple[str, str]:
+    if found is None:
+        return "", "cells missing"
+    said = "as claimed" if agrees(comparison, found) else "not as claimed"
+    return str(found), f"{said}, certain" if found.certain else said
 
 
 def _best(rows: Iterable[Scores]) -> dict[str, float]:
@@ -185,6 +269,10 @@ def _best(rows: Iterable[Scores]) -> dict[str, float]:
 def _seeds(own: Scores) -> str:
     count = len(next(iter(own.values())).values)
     return "1 seed" if count == 1 else f"{count} seeds"
+
+
+def _marked(text: str, own: Score, paper: Measure) -> str:
+    return f"{text} {MARKS[mark(own.mean, paper)]}"
 
 
 def _bold(text: str, bold: bool) -> str:

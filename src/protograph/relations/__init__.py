@@ -6,8 +6,8 @@ from protograph.relations.edges import EdgeRelation
 from protograph.relations.embeddings import EmbeddingRelation, SentenceRelation
 from protograph.relations.kept import KeptRelation, keep_relations
 from protograph.relations.matrix import MatrixRelation
-from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_relation
-from protograph.relations.specs import KINDS, RelationSpec, canonical, open_relations
+from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_names, mini_imagenet_relation
+from protograph.relations.specs import KINDS, RelationSpec, canonical, label_of, open_relations
 from protograph.relations.unicode import UnicodeRelation
 from protograph.relations.wordnet import WordNetRelation
 
@@ -26,7 +26,9 @@ __all__ = [
     "canonical",
     "checked",
     "keep_relations",
+    "label_of",
     "mini_imagenet_classes",
+    "mini_imagenet_names",
     "mini_imagenet_relation",
     "open_relations",
 ]

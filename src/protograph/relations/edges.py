@@ -93,6 +93,11 @@ class EdgeRelation:
         ]
         return cls(edges, map(str, graph.nodes), measure, power, directed, source)
 
+    @property
+    def nodes(self) -> list[str]:
+        """All nodes, classes or not."""
+        return list(self._targets)
+
     def similarities(self, names: Sequence[str]) -> Tensor:
         """Similarities of the named nodes: dense for paths, `torch.sparse` for adjacency; 1 on the diagonal."""
         if missing := [name for name in names if name not in self._targets]:

@@ -1,4 +1,4 @@
-"""What WordNet knows of the classes of miniImageNet, shipped, so that nothing needs to be installed for it."""
+"""What WordNet knows of the classes of miniImageNet, and how alike their names read: shipped, so that neither is needed."""
 
 import json
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from protograph.relations.matrix import MatrixRelation
 
@@ -27,15 +28,26 @@ def mini_imagenet_classes() -> dict[str, KnownClass]:
 
 def mini_imagenet_relation() -> MatrixRelation:
     """WordNet path similarity of the classes of miniImageNet, by id."""
-    ids = list(mini_imagenet_classes())
-    distances = torch.zeros(len(ids), len(ids))
-    rows, columns = torch.triu_indices(len(ids), len(ids), 1)
-    distances[rows, columns] = torch.tensor([steps for line in _shipped()["distances"] for steps in line]).float()
-    return MatrixRelation(1 / (1 + distances + distances.T), ids, "wordnet")
+    return MatrixRelation(1 / (1 + _symmetric(_shipped()["distances"])), list(mini_imagenet_classes()), "wordnet")
+
+
+def mini_imagenet_names() -> MatrixRelation:
+    """Cosine of the class names of miniImageNet as `SentenceRelation` reads them, to four digits, by id."""
+    cosines = _symmetric(_shipped("mini_imagenet_names.json")["cosines"]) / 10_000
+    return MatrixRelation(cosines.fill_diagonal_(1), list(mini_imagenet_classes()), "names")
+
+
+def _symmetric(lines: list[list[int]]) -> Tensor:
+    """The matrix [V, V] of what stands above its diagonal, row by row; 0 on the diagonal."""
+    size = len(lines[0]) + 1
+    matrix = torch.zeros(size, size)
+    rows, columns = torch.triu_indices(size, size, 1)
+    matrix[rows, columns] = torch.tensor([number for line in lines for number in line]).float()
+    return matrix + matrix.T
 
 
 @cache
-def _shipped() -> dict[str, Any]:
-    text = resources.files("protograph.relations").joinpath("mini_imagenet.json").read_text(encoding="utf-8")
+def _shipped(name: str = "mini_imagenet.json") -> dict[str, Any]:
+    text = resources.files("protograph.relations").joinpath(name).read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found

@@ -1,0 +1,126 @@
+"""What a trained model answers in test episodes: what it takes for what, and from which classes the winning prototypes took.
+
+Shapes: E episodes, S seen, N novel, V = S + N, Q queries, D features; C classes of the dataset.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from protograph.config import RunConfig
+from protograph.data import Dataset
+from protograph.episodes import fixed_episodes
+from protograph.evaluation import EVALUATION_SEED, evaluation_spec, extract
+from protograph.nn.graph import GraphLayer
+from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.operators import Context
+from protograph.progress import Progress, Silent
+
+Pair = tuple[int, int]  # class ids: what a query was, and what it was answered as
+
+
+@dataclass
+class Answers:
+    """The answers to all queries of some episodes.
+
+    classes: C
+    sides:   how many queries of seen (True) and novel (False) classes were answered as a seen and as a novel class
+    right:   how many of these were right
+    pairs:   how often queries of one class were answered as another
+    taken:   of novel queries, by class and answer, what the winning prototypes took from each class, summed [C]; see `shares`
+    """
+
+    classes: int
+    episodes: int = 0
+    sides: Counter[tuple[bool, bool]] = field(default_factory=Counter)
+    right: Counter[bool] = field(default_factory=Counter)
+    pairs: Counter[Pair] = field(default_factory=Counter)
+    taken: dict[Pair, Tensor] = field(default_factory=dict)
+
+    def confused(self, count: int) -> list[tuple[Pair, int]]:
+        """The pairs of different classes that were confused most often."""
+        return [(pair, times) for pair, times in self.pairs.most_common() if pair[0] != pair[1]][:count]
+
+    def relations(self, right: bool, classes: int, related: int) -> list[tuple[Pair, int, list[tuple[int, float]]]]:
+        """Of the commonest right or wrong answers to novel queries: how often, and the classes the winner took most from.
+
+        A class takes most from itself as a rule, which says nothing about relations: that share is left out of the list.
+        """
+        chosen = [pair for pair, _ in self.pairs.most_common() if pair in self.taken and (pair[0] == pair[1]) == right]
+        found = []
+        for pair in chosen[:classes]:
+            share = self.taken[pair] / self.pairs[pair]
+            others = [int(place) for place in share.argsort(descending=True) if int(place) != pair[1]]
+            found.append(
+                (pair, self.pairs[pair], [(place, float(share[place])) for place in others[:related] if share[place] > 0])
+            )
+        return found
+
+    def own(self, pair: Pair) -> float:
+        """What the winning prototype took from its own class, as a mean share."""
+        return float(self.taken[pair][pair[1]] / self.pairs[pair])
+
+
+@torch.inference_mode()
+def collect(
+    model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, episodes: int = 600, progress: Progress | None = None
+) -> Answers:
+    """The answers in the first of the test episodes that the measures are taken on, computed where the model is."""
+    progress = progress or Silent()
+    recipe, store = config.recipe, dataset.store.to(next(model.parameters()).device)
+    spec = evaluation_spec(dataset, "test", recipe.ways, config.shots, recipe.test_queries)
+    pictures, placed = fixed_episodes(spec, EVALUATION_SEED, episodes).compact
+    features = extract(model, store, pictures.to(store.device), progress)
+    answers = Answers(len(dataset.classes), episodes)
+    with progress.task("read answers", episodes, "episodes") as advance:
+        for index in range(episodes):
+            one = placed.slice(index, index + 1).to(features.device)
+            context = model.context(features[one.support], one.mask, one.classes, one.seen)
+            logits = model.classifier(features[one.queries], model.joint_prototypes(context))
+            add(
+                answers,
+                one.classes[0].cpu(),
+                one.targets[0].cpu(),
+                logits[0].argmax(-1).cpu(),
+                one.seen,
+                shares(model, context),
+            )
+            advance(1)
+    return answers
+
+
+def add(answers: Answers, classes: Tensor, targets: Tensor, given: Tensor, seen: int, took: Tensor) -> None:
+    """Count the answers of one episode: classes [V], true and given rows [Q], and what each prototype took [V, V]."""
+    for target, answer in zip(targets.tolist(), given.tolist(), strict=True):
+        pair = int(classes[target]), int(classes[answer])
+        answers.sides[target < seen, answer < seen] += 1
+        answers.right[target < seen] += target == answer
+        answers.pairs[pair] += 1
+        if target >= seen:
+            answers.taken.setdefault(pair, torch.zeros(answers.classes))[classes] += took[answer]
+
+
+def shares(model: GraphPrototypeNetwork, context: Context) -> Tensor:
+    r"""What each class's prototype takes from each class, as shares [V, V] of the first of one episode's rows,
+
+    .. math:: \frac{\sum_B |s_B| \, B_{nm}}{\sum_{B, m} |s_B| \, B_{nm}},
+
+    by the operators' weights and their scales in the first layer; a row that nothing reaches is zero.
+    """
+    classes = context.classes.shape[1]
+    layer = model.graph.layers[0]
+    assert isinstance(layer, GraphLayer)
+    total = torch.zeros(classes, classes)
+    for weights, scale in zip(model.weights(context), layer.scales.tolist(), strict=True):
+        total += abs(scale) * weights.dense(classes).reshape(-1, classes, classes)[0].cpu()
+    return total / total.sum(1, keepdim=True).clamp_min(1e-12)
+
+
+def related_labels(model: GraphPrototypeNetwork) -> Sequence[str]:
+    """The operators that relate a class to others, by label: all but the identity."""
+    layer = model.graph.layers[0]
+    assert isinstance(layer, GraphLayer)
+    return [label for label in layer.labels if not label.startswith("identity")]

@@ -1,0 +1,348 @@
+"""protograph predict, add-class, remove-class, rename-class, classes, explain and export: what a model file is for."""
+
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+import typer
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+import protograph as pg
+from protograph.cli.display import ShownProgress, reported, show
+from protograph.cli.options import AsJson, SkipBad
+from protograph.data.features import read_vectors
+from protograph.data.reading import find_names
+from protograph.encoders.preparation import unreadable
+from protograph.errors import InputError
+from protograph.explanation import Nearest
+from protograph.onnx import export_onnx, write_classes
+from protograph.progress import Progress
+
+if TYPE_CHECKING:
+    from protograph.classifier import Classifier
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `protograph fit` made.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The class.", show_default=False)]
+SHOWN = 3  # related classes that explain a score, in a table
+
+
+@reported
+def predict_command(
+    model: Model,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES",
+            help="Pictures, or folders of them; files of features, where the model was fitted on features.",
+            show_default=False,
+        ),
+    ],
+    top: Annotated[int, typer.Option(help="How many classes to show for each.", min=1)] = 3,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what pictures show."""
+    progress = ShownProgress(quiet=as_json)
+    classifier = pg.Classifier.load(model)
+    names, features = encoded(classifier, files, skip_bad, progress)
+    answers, likeness = classifier.predict(features), classifier.unknown_score(features)
+    result = []
+    for row, chances in enumerate(torch.from_numpy(classifier.predict_proba(features))):
+        best = chances.argsort(descending=True, stable=True)[:top].tolist()
+        nearest = [{"class": _plain(classifier.classes_[place]), "probability": chances[place].item()} for place in best]
+        result.append({"file": names[row], "class": _plain(answers[row]), "likeness": float(likeness[row]), "nearest": nearest})
+    show(result, predictions_table(result), as_json)
+
+
+@reported
+def add_class_command(
+    model: Model,
+    name: Name,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PICTURES",
+            help="Pictures of it, or folders of them; none, where it is known how it relates.",
+            show_default=False,
+        ),
+    ] = None,
+    like: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='How alike it is to other classes, such as "sparrow=0.8,finch=0.6"; or the name by which the relation knows '
+            "it, such as crane.n.04. (default: the relation is asked for its name)",
+            show_default=False,
+        ),
+    ] = None,
+    update: Annotated[
+        str | None,
+        typer.Option(help="all: update every prototype; novel: leave all others as they are. (default: as fitted)"),
+    ] = None,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take in a new class from a few pictures, without training.
+
+    The file is changed in place: readers see it as it was, then as it is. Several such commands wait for one another.
+    """
+    progress = ShownProgress(quiet=as_json)
+    relations = parse_like(like)
+    with pg.Classifier.edit(model) as classifier:
+        examples = encoded(classifier, files, skip_bad, progress)[1] if files else ()
+        usual = classifier.update
+        classifier.set_params(update=update or usual)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            classifier.add_class(as_label(classifier, name), examples, relations)
+        classifier.set_params(update=usual)
+    notes = [str(warning.message) for warning in said]
+    for note in notes:
+        progress.say(f"note: {note}")
+    count = len(classifier.classes_)
+    result = {"file": str(model), "added": name, "examples": len(examples), "classes": count, "notes": notes}
+    done = f"added '{name}' from {_counted(len(examples), 'example')}: {model} knows {_counted(count, 'class')}"
+    tell(result, done, as_json)
+
+
+@reported
+def remove_class_command(model: Model, name: Name, as_json: AsJson = False) -> None:
+    """Forget a class, fitted or added; the file is changed in place."""
+    with pg.Classifier.edit(model) as classifier:
+        classifier.remove_class(as_label(classifier, name))
+    count = len(classifier.classes_)
+    result = {"file": str(model), "removed": name, "classes": count}
+    tell(result, f"removed '{name}': {model} knows {_counted(count, 'class')}", as_json)
+
+
+@reported
+def rename_class_command(
+    model: Model,
+    name: Name,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="What to call it from now on.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Call a class otherwise; the file is changed in place."""
+    with pg.Classifier.edit(model) as classifier:
+        classifier.rename_class(as_label(classifier, name), as_label(classifier, new))
+    result = {"file": str(model), "renamed": name, "to": new, "classes": len(classifier.classes_)}
+    tell(result, f"renamed '{name}' to '{new}' in {model}", as_json)
+
+
+@reported
+def classes_command(model: Model, as_json: AsJson = False) -> None:
+    """List the classes of a model file, and what it is made of."""
+    classifier = pg.Classifier.load(model)
+    space = classifier.space_
+    examples: list[int | None] = [None] * space.seen + [len(one) for one in space.support]
+    classes: list[dict[str, Any]] = [
+        {"class": _plain(label), "added": count is not None, "examples": count}
+        for label, count in zip(classifier.classes_, examples, strict=True)
+    ]
+    result = {"file": str(model), **summary(classifier), "classes": classes}
+    title = escape(f"{model}: {summary_line(classifier)}")
+    table = Table(title=title, title_justify="left", min_width=90)  # room for the title
+    table.add_column("class")
+    table.add_column("from")
+    for one in classes:
+        table.add_row(escape(str(one["class"])), _counted(one["examples"], "example") if one["added"] else "fit")
+    show(result, table, as_json)
+
+
+@reported
+def explain_command(
+    model: Model,
+    picture: Annotated[Path, typer.Argument(metavar="PICTURE", help="The picture to explain.", show_default=False)],
+    top: Annotated[int, typer.Option(help="How many classes to show.", min=1)] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Say which classes a picture is near to, and what their examples and related classes brought."""
+    progress = ShownProgress(quiet=as_json)
+    classifier = pg.Classifier.load(model)
+    _, features = encoded(classifier, [picture], False, progress)
+    found = classifier.explain(features, top)
+    result = [
+        {
+            "class": one.name,
+            "probability": one.probability,
+            "logit": one.logit,
+            "cosine": one.score,
+            "own": one.own,
+            "parts": [{"class": part.name, "operator": part.operator, "value": part.value} for part in one.parts],
+        }
+        for one in found
+    ]
+    show(result, explanation_table(found, picture), as_json)
+
+
+@reported
+def export_command(
+    model: Model,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Where to write: a name that ends in .onnx, for the network and its classes beside it, or in .npz, for the "
+            "classes alone once they have changed.",
+            show_default=False,
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Write a model as ONNX.
+
+    The network takes pixels and prototypes, so it serves classes that change: after `add-class`, only the .npz file beside it
+    is other, which holds `prototypes`, `bias` and `classes`.
+    """
+    if out.suffix not in (".onnx", ".npz"):
+        raise InputError(f"cannot write {out}: give a name that ends in .onnx, or in .npz for the classes alone")
+    progress = ShownProgress(quiet=as_json)
+    classifier = pg.Classifier.load(model)
+    if out.suffix == ".npz":
+        written = [write_classes(classifier, out)]
+    else:
+        with progress.task("export", 1, "networks") as advance:
+            written = [out, export_onnx(classifier, out)]
+            advance(1)
+    count = len(classifier.classes_)
+    result = {"file": str(model), "written": [str(path) for path in written], "classes": count}
+    tell(result, f"wrote {' and '.join(map(str, written))}, with {_counted(count, 'class')}", as_json)
+
+
+def encoded(classifier: "Classifier", files: Sequence[Path], skip_bad: bool, progress: Progress) -> tuple[list[str], Tensor]:
+    """What files are called, and their features [n, D]."""
+    if classifier.encoder_ is None:
+        vectors = [read_vectors(file) for file in files]
+        for file, found in zip(files, vectors, strict=True):
+            if found.shape[1] != classifier.n_features_in_:
+                raise InputError(
+                    f"{file} has vectors of {found.shape[1]} numbers, but the model was fitted on {classifier.n_features_in_}"
+                )
+        names = [f"{file}[{row}]" for file, found in zip(files, vectors, strict=True) for row in range(len(found))]
+        return names, torch.cat([torch.from_numpy(found) for found in vectors])
+    listed = expanded(files)
+    pictures = [listed[place] for place in without_unreadable(listed, skip_bad, progress)]
+    if not pictures:
+        raise InputError("none of the pictures can be read: give others")
+    return [str(file) for file in pictures], classifier.encoder_.encode(pictures, progress)
+
+
+def expanded(files: Sequence[Path]) -> list[Path]:
+    """Files, with the pictures of a folder in its place."""
+    found: list[Path] = []
+    for file in files:
+        if not file.is_dir():
+            found.append(file)
+        elif names := find_names(file):
+            found += [file / name for name in names]
+        else:
+            raise InputError(f"folder {file} holds no pictures: give one that does, or pictures")
+    return found
+
+
+def without_unreadable(files: Sequence[Path], skip_bad: bool, progress: Progress) -> list[int]:
+    """Places of the files that can be read, where the others may be left out; of all where they are to be complained of."""
+    if not skip_bad:
+        return list(range(len(files)))
+    bad = unreadable(files)
+    if bad:
+        progress.say(f"left out {len(bad)} of {len(files)} pictures that cannot be read: {next(iter(bad.values()))}")
+    return [place for place in range(len(files)) if place not in bad]
+
+
+def parse_like(given: Sequence[str] | None) -> dict[str, float] | str | None:
+    """What --like says: similarities by class, or a name; class names may hold commas."""
+    if not given:
+        return None
+    text = ",".join(given)
+    if "=" not in text:
+        return text
+    told: dict[str, float] = {}
+    for part in re.findall(r".*?=[^,]*(?:,|$)", text):
+        name, _, number = part.rstrip(",").rpartition("=")
+        try:
+            told[name.strip()] = float(number)
+        except ValueError:
+            raise InputError(f"--like takes \"CLASS=NUMBER,CLASS=NUMBER\", but {name.strip()} is given '{number}'") from None
+    return told
+
+
+def as_label(classifier: "Classifier", name: str) -> Any:
+    """A class as the classifier's labels have it: they may be numbers."""
+    kinds = {"i": int, "u": int, "f": float}
+    try:
+        return kinds.get(classifier.classes_.dtype.kind, str)(name)
+    except ValueError:
+        raise InputError(f"class '{name}' must be a number, as the other classes are") from None
+
+
+def summary(classifier: "Classifier") -> dict[str, Any]:
+    """What a classifier is made of."""
+    described = {} if classifier.encoder_ is None else classifier.encoder_.description()
+    kind = described.get("kind", "")
+    return {
+        "backbone": (described["name"] if kind == "backbone" else f"{kind}:{described['name']}") if described else None,
+        "features": classifier.n_features_in_,
+        "variant": classifier.space_.variant.name,
+        "relations": list(classifier.space_.relations),
+        "threshold": classifier.threshold_,
+        "bias": classifier.bias_,
+    }
+
+
+def summary_line(classifier: "Classifier") -> str:
+    """The same in a line."""
+    parts = summary(classifier)
+    source = f"{parts['backbone'] or 'features'}, {parts['features']} numbers"
+    related = f", related by {' and '.join(parts['relations'])}" if parts["relations"] else ""
+    limit = "" if parts["threshold"] is None else f", unknown below {parts['threshold']:.3f}"
+    return f"{len(classifier.classes_)} classes; {source}; {parts['variant']}{related}{limit}"
+
+
+def tell(result: dict[str, Any], line: str, as_json: bool) -> None:
+    """A result that is one line for a person."""
+    if as_json:
+        show(result, None, as_json)
+    else:
+        print(line)
+
+
+def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
+    """One row per picture."""
+    table = Table()
+    for heading in ("file", "class", "nearest"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("likeness", justify="right")
+    for one in result:
+        nearest = ", ".join(f"{each['class']} {100 * each['probability']:.0f} %" for each in one["nearest"])
+        cells = one["file"], str(one["class"]), nearest, f"{one['likeness']:.3f}"
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def explanation_table(found: Sequence[Nearest], picture: Path) -> Table:
+    """One row per class: what of its likeness is its own, and what related classes brought."""
+    table = Table(title=escape(f"{picture}: likeness to the nearest classes, and where it comes from"), title_justify="left")
+    table.add_column("class")
+    for heading in ("probability", "likeness", "its own"):
+        table.add_column(heading, justify="right")
+    table.add_column("from related classes")
+    for one in found:
+        others = [part for part in one.parts if part.name != one.name]
+        shown = ", ".join(f"{part.name} {part.value:+.3f} ({part.operator})" for part in others[:SHOWN])
+        rest = sum(part.value for part in others[SHOWN:])
+        more = f", {len(others) - SHOWN} more {rest:+.3f}" if len(others) > SHOWN else ""
+        cells = (one.name, f"{100 * one.probability:.1f} %", f"{one.score:.3f}", f"{one.own:+.3f}", shown + more)
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if hasattr(label, "item") else label
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "es" if what.endswith("s") else "s")

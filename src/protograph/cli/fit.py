@@ -1,0 +1,221 @@
+"""protograph fit"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+import protograph as pg
+from protograph.cli.classifier import summary, summary_line, tell, without_unreadable
+from protograph.cli.display import ShownProgress, reported
+from protograph.cli.options import AsJson, Device, SkipBad, find_device, find_precision, parse_changes
+from protograph.cli.train import run_training
+from protograph.config import DEMO
+from protograph.data import Dataset, open_dataset
+from protograph.data.features import READERS, bad_rows, read_features
+from protograph.data.folder import list_pictures
+from protograph.encoders import NAMES, open_encoder
+from protograph.errors import InputError
+from protograph.nn.backbones import BACKBONES
+from protograph.training import configure
+from protograph.variants import find_variant
+
+if TYPE_CHECKING:
+    from protograph.classifier import Classifier
+
+TRAINABLE = [name for name in BACKBONES if name != "identity"]
+
+
+@reported
+def fit_command(
+    pictures: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PICTURES",
+            help="A folder with a folder of pictures for each class, or a file of features (.npz, .safetensors or .parquet "
+            "with vectors and labels).",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Model file to write, such as birds.pg.", show_default=False)],
+    relations: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How classes relate: wordnet, names, attributes:FILE, embeddings:FILE, edges:FILE, or a .csv/.npz similarity "
+            "matrix; repeatable. (default: as alike as their prototypes are)",
+            show_default=False,
+        ),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Network for the pictures, frozen: {NAMES}. With --train-backbone, one of {', '.join(TRAINABLE)}. "
+            "(default: conv4)",
+            show_default=False,
+        ),
+    ] = None,
+    train_backbone: Annotated[
+        bool,
+        typer.Option(
+            "--train-backbone",
+            help="Train the network for the pictures, too, into a run folder beside --out; some classes are held out to choose "
+            "the best epoch, and then added. Takes a GPU, or patience.",
+        ),
+    ] = False,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            help="Model, see `protograph variants`. (default: gcgpn-aux with relations, gcgpn-cos-aux without)",
+            show_default=False,
+        ),
+    ] = None,
+    update: Annotated[
+        str, typer.Option(help="What an added class changes: all prototypes, or, with novel, no other than its own.")
+    ] = "all",
+    unknown: Annotated[
+        float | None,
+        typer.Option(
+            help="Answer 'unknown' for pictures less like any class than this share of held-out ones, such as 0.05.",
+            show_default=False,
+        ),
+    ] = None,
+    balance: Annotated[bool, typer.Option("--balance", help="Weigh added classes against these by held-out pictures.")] = False,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="With --train-backbone, change a setting of the recipe, such as --set epochs=5; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
+    skip_bad: SkipBad = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Fit a classifier on your own pictures, and keep it in one file.
+
+    Takes seconds to minutes on a laptop: the pictures pass a frozen network once, and what it made of them is kept in the
+    cache. Then `protograph predict`, `protograph add-class` and `protograph explain` need the file alone.
+    """
+    check_out(out)
+    progress = ShownProgress(quiet=as_json)
+    settings: dict[str, Any] = {"variant": variant, "update": update, "unknown": unknown, "balance": balance, "seed": seed}
+    if train_backbone:
+        classifier, count = fit_end_to_end(pictures, out, relations, backbone, settings, change, skip_bad, device, progress)
+    elif change:
+        raise InputError(f"--set {change[0]} would be ignored without --train-backbone: leave it out")
+    else:
+        classifier, count = fit_frozen(pictures, relations, backbone, settings, skip_bad, device, progress)
+    classifier.save(out)
+    result = {"file": str(out), "pictures": count, "classes": len(classifier.classes_), **summary(classifier)}
+    tell(result, f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}", as_json)
+
+
+def check_out(out: Path) -> None:
+    """Refuse to overwrite what is no model file, or one whose added classes would be lost."""
+    if out.is_dir():
+        raise InputError(f"{out} is a folder: name a file, such as {out / 'classes.pg'}")
+    if not out.exists():
+        return
+    try:
+        added = len(pg.Classifier.load(out).space_.support)
+    except InputError as error:
+        raise InputError(f"{out} exists, and is no whole model file: choose another --out, or remove it") from error
+    if added:
+        raise InputError(f"{out} has {added} added classes, which would be lost: choose another --out, or remove it")
+
+
+def fit_frozen(
+    pictures: Path,
+    relations: list[str] | None,
+    backbone: str | None,
+    settings: dict[str, Any],
+    skip_bad: bool,
+    device: str,
+    progress: ShownProgress,
+) -> tuple["Classifier", int]:
+    """A classifier on the features of a frozen network, or on features computed elsewhere; and how many."""
+    if pictures.suffix in READERS and not pictures.is_dir():
+        if backbone is not None:
+            raise InputError(f"{pictures} holds features: leave out --backbone {backbone}")
+        vectors, labels, parts = read_features(pictures)
+        bad = bad_rows(vectors, labels, pictures, skip_bad, progress)
+        rows = [row for row in range(len(labels)) if row not in bad and (parts is None or parts[row] == "train")]
+        if parts is not None:
+            progress.say(f"{len(rows)} of {len(labels)} vectors are for training, as the file says")
+        given: Any = vectors[rows]
+        labels = [labels[row] for row in rows]
+        classifier = pg.Classifier(**settings)
+    else:
+        files, labels = labelled_files(pictures)
+        good = without_unreadable(files, skip_bad, progress)
+        labels = [labels[row] for row in good]
+        given = [files[row] for row in good]
+        classifier = pg.Classifier(open_encoder(backbone or "conv4", device=find_device(device)), **settings)
+    if not labels:
+        raise InputError(f"there is nothing in {pictures} to fit on")
+    classifier.fit(given, np.array(labels), relations, progress)
+    return classifier, len(labels)
+
+
+def labelled_files(root: Path) -> tuple[list[Path], list[str]]:
+    """Pictures of a folder of class folders, and the class of each; empty class folders count for nothing."""
+    listed = list_pictures(root)
+    pairs = [(root / name / file, name) for name, files in listed.items() for file in files]
+    return [file for file, _ in pairs], [name for _, name in pairs]
+
+
+def fit_end_to_end(
+    pictures: Path,
+    out: Path,
+    relations: list[str] | None,
+    backbone: str | None,
+    settings: dict[str, Any],
+    change: list[str] | None,
+    skip_bad: bool,
+    device: str,
+    progress: ShownProgress,
+) -> tuple["Classifier", int]:
+    """A classifier whose network was trained on these pictures, held-out classes added; and how many pictures."""
+    settings = dict(settings)
+    chosen, seed = settings.pop("variant") or ("gcgpn-aux" if relations else "gcgpn-cos-aux"), settings.pop("seed")
+    variant = find_variant(chosen)
+    if variant.objective != "joint" or variant.after or variant.classifier != "cosine":
+        raise InputError(
+            f"variant '{chosen}' is not trained for the joint label space in one stage: use gcgpn-aux, or gcgpn-cos-aux"
+        )
+    data = open_dataset("folder", pictures, progress, skip_bad)
+    assert data.pictures is not None
+    config = configure(
+        data,
+        chosen,
+        seed=seed,
+        backbone=backbone,
+        relations=relations,
+        changes={**small_recipe(data), **parse_changes(change)},
+        precision=find_precision("auto", find_device(device)),
+    )
+    folder = out.with_suffix(".run")
+    run_training(config, data, folder, device, progress)
+    classifier = pg.Classifier.from_run(folder, data, progress, **settings)
+    assert classifier.encoder_ is not None
+    for pool in (data.novel_validation, data.novel_test):
+        for class_id, rows in zip(pool.classes.tolist(), pool.pictures, strict=True):
+            files = [pictures / data.pictures.names[row] for row in rows.tolist() if row >= 0]
+            classifier.add_class(data.classes[class_id], classifier.encoder_.encode(files, progress))
+    return classifier, len(data.pictures.names) - len(data.pictures.errors)
+
+
+def small_recipe(data: Dataset) -> dict[str, Any]:
+    """Changes to the recipe, so that episodes take no more classes and pictures than there are."""
+    ways = max(1, min(DEMO.ways, len(data.novel_validation), len(data.novel_test), data.seen // 2))
+    spare = int(data.train.counts.sort().values[: data.seen - ways].sum())
+    pools = [data.held_out(split) for split in ("validation", "test")]
+    queries = min(min(int(seen.counts.sum()) // ways, int(novel.counts.min()) - 1) for seen, novel in pools)
+    return {
+        "ways": ways,
+        "seen_queries": min(DEMO.seen_queries, spare),
+        "test_queries": max(1, min(DEMO.test_queries, queries)),
+    }

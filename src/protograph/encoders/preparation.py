@@ -1,0 +1,161 @@
+"""Any picture -> pixels of the size a network takes."""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from protograph.data.decode import FORMATS, check_pixels, open_picture, upright_rgb
+from protograph.data.items import to_picture
+from protograph.data.store import Normalisation
+from protograph.errors import InputError, unknown
+
+INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a picture becomes pixels [C, H, W]: resized, then cut out of its middle.
+
+    shape:         C, H, W; C is 3 for colours, 1 for grey
+    mean, std:     by channel, of pixels / 255; the network's input is (pixels / 255 - mean) / std
+    resize:        (H, W) that the whole picture gets, or the length that its shorter edge gets
+    interpolation: how it is resized
+    """
+
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resize: tuple[int, int] | int
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        if self.interpolation not in INTERPOLATIONS:
+            raise unknown("interpolation", self.interpolation, INTERPOLATIONS)
+        channels, height, width = self.shape
+        if channels not in (1, 3) or len(self.mean) != channels or len(self.std) != channels:
+            raise InputError(f"pictures have 1 or 3 channels, with a mean and a std each, not {channels}")
+        edges = (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
+        if edges[0] < height or edges[1] < width:
+            raise InputError(f"{height} x {width} pixels cannot be cut out of a picture resized to {self.resize}")
+
+    @classmethod
+    def whole(cls, shape: tuple[int, int, int], normalisation: Normalisation) -> "Preparation":
+        """The whole picture, resized, as the datasets have it."""
+        return cls(shape, normalisation.mean, normalisation.std, shape[1:])
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Preparation":
+        """From what `to_dict` gave, by way of JSON."""
+        plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**plain)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """Mean and std."""
+        return Normalisation(self.mean, self.std)
+
+    def read(self, picture: Any, name: str) -> Tensor:
+        """uint8 [C, H, W] of a file or of any other picture; one that cannot be read is named with what is wrong."""
+        try:
+            if not is_file(picture):
+                opened = to_picture(picture, name)
+                check_pixels(opened)
+                return self.pixels(opened)
+            with open_picture(read_file(picture, name)) as found:
+                edge = max(self.resize) if isinstance(self.resize, tuple) else self.resize
+                found.draft("RGB", (2 * edge, 2 * edge))  # a large JPEG is decoded at a fraction, never below twice the size
+                return self.pixels(found)
+        except InputError:
+            raise
+        except UnidentifiedImageError as error:
+            raise InputError(f"{name} cannot be read: it is not one of {', '.join(FORMATS)}") from error
+        except Exception as error:  # a damaged picture can raise anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"{name} cannot be read ({reason}): repair it or leave it out") from error
+
+    def read_all(self, pictures: Sequence[Any], names: Sequence[str], threads: ThreadPoolExecutor) -> Tensor:
+        """uint8 [n, C, H, W], decoded by several threads."""
+        with warnings.catch_warnings():  # of Pillow's, about metadata nobody asked for
+            warnings.simplefilter("ignore")
+            return torch.stack(list(threads.map(self.read, pictures, names)))
+
+    def pixels(self, picture: Image.Image) -> Tensor:
+        """uint8 [C, H, W]; what is cut off is never resized, however long the picture."""
+        channels, height, width = self.shape
+        rgb = upright_rgb(picture)
+        tall, wide = self._resized(rgb.height, rgb.width)
+        if not (rgb.height, rgb.width) == (tall, wide) == (height, width):
+            top, left = round((tall - height) / 2), round((wide - width) / 2)
+            down, right = rgb.height / tall, rgb.width / wide  # pixels of the picture for one of the resized one
+            box = (left * right, top * down, min((left + width) * right, rgb.width), min((top + height) * down, rgb.height))
+            rgb = rgb.resize((width, height), INTERPOLATIONS[self.interpolation], box=box)
+        array = np.asarray(rgb if channels == 3 else rgb.convert("L")).reshape(height, width, channels)
+        return torch.from_numpy(array.transpose(2, 0, 1).copy())
+
+    def _resized(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width after resizing and before cutting."""
+        if isinstance(self.resize, tuple):
+            return self.resize
+        short = min(height, width)
+        return int(self.resize * height / short), int(self.resize * width / short)
+
+
+def is_file(picture: Any) -> bool:
+    """Whether a picture is given by its path."""
+    return isinstance(picture, str | os.PathLike)
+
+
+def read_file(path: str | os.PathLike[str], name: str) -> bytes:
+    """A file's contents, of which there must be some."""
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(f"{name} is not there") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{name} is a folder: give the pictures in it") from error
+    except OSError as error:
+        raise InputError(f"{name} cannot be read ({error.strerror})") from error
+    if not content:
+        raise InputError(f"{name} is an empty file: fetch it again or leave it out")
+    return content
+
+
+def file_digest(path: str | os.PathLike[str], name: str) -> str:
+    """What a file contains, in 64 digits."""
+    return hashlib.sha256(read_file(path, name)).hexdigest()
+
+
+def picture_names(pictures: Sequence[Any]) -> list[str]:
+    """What to call pictures in complaints: by path, or by place."""
+    return [f"picture {os.fspath(one) if is_file(one) else place}" for place, one in enumerate(pictures)]
+
+
+def unreadable(files: Sequence[str | os.PathLike[str]]) -> dict[int, str]:
+    """What is wrong with those files that cannot be read as pictures, by place."""
+    small = Preparation((3, 8, 8), (0.0,) * 3, (1.0,) * 3, (8, 8))
+
+    def problem(file: str | os.PathLike[str], name: str) -> str | None:
+        try:
+            small.read(file, name)
+        except InputError as error:
+            return str(error)
+        return None
+
+    with warnings.catch_warnings(), ThreadPoolExecutor() as threads:
+        warnings.simplefilter("ignore")
+        found = threads.map(problem, files, picture_names(files))
+        return {place: reason for place, reason in enumerate(found) if reason}

@@ -1,0 +1,111 @@
+"""Encoders whose weights are at hand: the Conv4 that ships with the package, and the backbone of a run."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from protograph.data.mini_imagenet import NORMALISATION, SIZE
+from protograph.data.store import Augmentation, Normalisation
+from protograph.encoders.encoder import PictureEncoder
+from protograph.encoders.preparation import Preparation
+from protograph.errors import InputError
+from protograph.files import write_atomically
+from protograph.nn.backbones import build_backbone
+from protograph.runs import Run
+from protograph.variants import find_variant
+
+SHIPPED = Path(__file__).parents[1] / "conv4.safetensors"
+COPIES = Augmentation(pad=8, flip=True)  # as in training
+
+
+def backbone_encoder(
+    name: str,
+    weights: Mapping[str, Tensor],
+    shape: tuple[int, int, int],
+    normalisation: Normalisation,
+    augmentation: Augmentation,
+    last_relu: bool = False,
+    device: torch.device | None = None,
+) -> PictureEncoder:
+    """An encoder of one of our backbones, such as a trained run's.
+
+    name: of the backbone, as `BACKBONES` has it
+    weights: its state
+    shape: C, H, W of the pictures it was trained on, whole and resized
+    """
+    preparation = Preparation.whole(shape, normalisation)
+    return build_encoder({"name": name, "last_relu": last_relu}, preparation, augmentation, weights, device)
+
+
+def build_encoder(
+    description: Mapping[str, Any],
+    preparation: Preparation,
+    augmentation: Augmentation,
+    weights: Mapping[str, Tensor],
+    device: torch.device | None = None,
+) -> PictureEncoder:
+    """A backbone as a description says, with these weights."""
+    origin = {"kind": "backbone", "name": description["name"], "last_relu": bool(description["last_relu"])}
+    network = build_backbone(origin["name"], preparation.shape[0], origin["last_relu"])
+    try:
+        network.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise InputError(f"these weights are not those of a backbone '{origin['name']}'") from error
+    return PictureEncoder(network, preparation, augmentation, origin, device=device)
+
+
+def open_shipped(device: torch.device | None = None) -> PictureEncoder:
+    """The Conv4 that ships with the package."""
+    return open_packed(SHIPPED, device)
+
+
+def open_packed(path: Path, device: torch.device | None = None) -> PictureEncoder:
+    """What `pack_backbone` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            description = json.loads(file.metadata()["encoder"])
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        preparation = Preparation.from_dict(description["preparation"])
+        augmentation = Augmentation(**description["augmentation"])
+    except FileNotFoundError as error:
+        raise InputError(
+            f"the default backbone is missing ({path.name}): install protograph again, or name another --backbone"
+        ) from error
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}): install protograph again") from error
+    return build_encoder(description, preparation, augmentation, weights, device)
+
+
+def pack_backbone(run_folder: Path | str, path: Path | str = SHIPPED) -> dict[str, Any]:
+    """Write the backbone of a finished miniImageNet run as the file that ships with the package; what it says of its origin.
+
+        python -c "from protograph.encoders import pack_backbone; pack_backbone('runs/mini-imagenet/...')"
+
+    The metadata hold `encoder`, from which it is opened, and `origin`: how it was trained, and what it measured.
+    """
+    run = Run.open(Path(run_folder))
+    config, measured = run.config, run.measures
+    if config.dataset != "mini-imagenet":
+        raise InputError(f"{run_folder} was trained on {config.dataset}: the default backbone is trained on mini-imagenet")
+    if measured is None:
+        raise InputError(f"{run_folder} is not finished: run its command again")
+    weights = {
+        name.removeprefix("backbone."): value for name, value in run.weights("best").items() if name.startswith("backbone.")
+    }
+    last_relu = find_variant(config.variant).last_relu
+    encoder = backbone_encoder(config.backbone, weights, (3, SIZE, SIZE), NORMALISATION, COPIES, last_relu)
+    environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
+    origin = {
+        "configuration": config.to_dict(),
+        **{name: measured[name] for name in ("epoch", "measures")},
+        "versions": {name: environment[name] for name in ("protograph", "torch")},
+    }
+    metadata = {"encoder": json.dumps(encoder.description()), "origin": json.dumps(origin)}
+    write_atomically(Path(path), save(encoder.tensors(), metadata))
+    return origin

@@ -1,0 +1,109 @@
+"""The paper's figures: Joint-Joint against the number of shots, and the semantic operators."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from torch import Tensor
+
+from protograph.config import RECIPES
+from protograph.data import Dataset
+from protograph.episodes import sample
+from protograph.evaluation import EVALUATION_SEED, evaluation_spec
+from protograph.figures import COLUMN, similarity_figure
+from protograph.nn.operators import Context, SideInformation, Softmax
+from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, Task, usual_recipe
+from protograph.paper.ledger import Entry, Scores, scores
+from protograph.paper.published import MODEL_OF, Cell, published
+from protograph.relations import checked
+
+# A colour, a mark and a line for each, so that colour-blind readers tell them apart, and all do in grey.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
+LOOKS: dict[str, dict[str, Any]] = {
+    variant: {"color": colour, "marker": marker, "linestyle": line, "linewidth": 1}
+    for variant, colour, marker, line in zip(
+        FIGURE_VARIANTS, _COLOURS, "os^vDX", ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), "-"), strict=True
+    )
+}
+HOLLOW: dict[str, Any] = {
+    "marker": "o", "linestyle": "", "markersize": 6, "markerfacecolor": "none", "markeredgewidth": 0.8,
+}  # fmt: skip
+
+
+def missing_shots(known: Mapping[Cell, Scores], dataset: str = "cub") -> list[Cell]:
+    """Cells of the figure of Joint-Joint against K that are not known."""
+    cells = [Cell(dataset, shots, variant) for shots in FIGURE_SHOTS for variant in FIGURE_VARIANTS]
+    return [cell for cell in cells if cell not in known]
+
+
+def listed(missing: Sequence[Cell]) -> str:
+    """Missing cells of the figure in words, by K."""
+    by_shots: dict[int, list[str]] = {}
+    for cell in missing:
+        by_shots.setdefault(cell.shots, []).append(cell.variant)
+    return "; ".join(
+        f"{shots}-shot {'all' if len(variants) == len(FIGURE_VARIANTS) else ', '.join(variants)}"
+        for shots, variants in by_shots.items()
+    )
+
+
+def fullest_recipe(ledger: Mapping[Task, Entry], dataset: str) -> str:
+    """The recipe that has most cells of the figure of a dataset; of several, the usual one."""
+    counts = {recipe: -len(missing_shots(scores(ledger, recipe), dataset)) for recipe in (usual_recipe(dataset), *RECIPES)}
+    return max(counts, key=lambda recipe: counts[recipe])
+
+
+def shots_figure(known: Mapping[Cell, Scores], dataset: str = "cub") -> Figure:
+    """Joint-Joint against the number of shots, ours with its interval, the paper's hollow; what is not known is left out."""
+    with matplotlib.rc_context({"font.size": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}):
+        figure, axes = plt.subplots(figsize=(COLUMN, 3.1), layout="constrained")
+        for place, variant in enumerate(FIGURE_VARIANTS):
+            _draw_line(
+                axes, known, dataset, variant, 1.025 ** (place - 2.5)
+            )  # side by side, so that intervals can be told apart
+        axes.set_xscale("log")
+        axes.set_xticks(FIGURE_SHOTS, [str(shots) for shots in FIGURE_SHOTS], minor=False)
+        axes.set_xticks([], minor=True)
+        axes.set_xlim(0.85, 11.8)
+        axes.set(xlabel="shots K", ylabel="Joint-Joint [%]")
+        axes.grid(alpha=0.3, linewidth=0.5)
+        handles = [Line2D([], [], markersize=4, label=MODEL_OF[variant], **LOOKS[variant]) for variant in FIGURE_VARIANTS]
+        if any(cell.dataset == dataset for cell in published()):
+            handles.append(Line2D([], [], color="0.3", label="hollow: the paper", **HOLLOW))
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=7, frameon=False, handlelength=3.2)
+    return figure
+
+
+def _draw_line(axes: Axes, known: Mapping[Cell, Scores], dataset: str, variant: str, shift: float) -> None:
+    cells = {k: Cell(dataset, k, variant) for k in FIGURE_SHOTS}
+    own = {k * shift: known[cell]["joint_joint"] for k, cell in cells.items() if cell in known}
+    means, spreads = [score.mean for score in own.values()], [score.spread for score in own.values()]
+    axes.errorbar(list(own), means, spreads, markersize=4, elinewidth=0.8, capsize=1.5, **LOOKS[variant])
+    theirs = {k * shift: published()[cell]["joint_joint"].mean for k, cell in cells.items() if cell in published()}
+    axes.plot(list(theirs), list(theirs.values()), **{**LOOKS[variant], **HOLLOW, "marker": LOOKS[variant]["marker"]})
+
+
+def semantic_figure(dataset: Dataset, relation: str, ways: int = 5, column: bool = False) -> Figure:
+    """The semantic operator of a relation for the first test episode, before anything is learned: temperature 1."""
+    spec = evaluation_spec(dataset, "test", ways, 1, 1)
+    episode = sample(spec, EVALUATION_SEED, 0)
+    similarities = checked(dataset.relations[relation].similarities(dataset.classes), dataset.classes, relation)
+    operator = semantic_operator(similarities, episode.classes, episode.seen)
+    names = [dataset.title(int(class_id)) for class_id in episode.classes[0]]
+    title = f"{dataset.name}, {relation}" if column else f"{dataset.name}: operator of '{relation}' at temperature 1"
+    return similarity_figure(operator, names, episode.seen, title, "weight, the diagonal clipped", column)
+
+
+@torch.inference_mode()
+def semantic_operator(similarities: Tensor, classes: Tensor, seen: int) -> Tensor:
+    """The operator [V, V] that a fresh model makes of similarities [C, C] for an episode of `classes` [1, V]."""
+    nothing = torch.zeros(1, classes.shape[1], 1)
+    support = torch.zeros(1, classes.shape[1] - seen, 1, 1)
+    context = Context(nothing, support, torch.ones(support.shape[:3], dtype=torch.bool), classes, seen)
+    (weights,) = Softmax(SideInformation(similarities), "semantic").weights(context)
+    return weights.dense(classes.shape[1]).reshape(classes.shape[1], -1)

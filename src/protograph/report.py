@@ -1,0 +1,123 @@
+"""A page on a run: how it was made, what it measures, how it learned, what it takes for what, and what relations do in it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from protograph.answers import Answers
+from protograph.config import RunConfig
+from protograph.data import Dataset
+from protograph.document import Block, Grid, Heading, Paragraph, Picture, plain
+from protograph.evaluation import MEASURES
+from protograph.figures import curves, drawn
+from protograph.runs import Run
+
+CONFUSED, RELATED, NEIGHBOURS = 15, 12, 4  # rows of the tables, and related classes in a row
+
+
+def run_document(run: Run, measured: Mapping[str, Any], dataset: Dataset, answers: Answers, related: list[str]) -> list[Block]:
+    """All of it.
+
+    measured: what measures.json says
+    related:  the labels of the operators that relate a class to others; none where the variant has none
+    """
+    config = run.config
+    blocks: list[Block] = [
+        Heading(1, f"{config.variant} on {plain(config.dataset)}, {config.shots}-shot"),
+        Paragraph(
+            f"Trained by the `{plain(config.recipe.name)}` recipe from seed {config.seed}; the weights are those of epoch "
+            f"{measured['epoch']}, the best on validation classes. Accuracies in per cent with their 95 % intervals over 600 "
+            f"test episodes of {dataset.seen} seen and {config.recipe.ways} novel classes."
+        ),
+        Heading(2, "Measures"),
+        _measures(measured),
+        Heading(2, "Learning"),
+        *_curves(run),
+        Heading(2, "Seen and novel"),
+        *_sides(answers),
+        Heading(2, "Most confused"),
+        _confused(answers, dataset),
+        Heading(2, "Relations behind the answers"),
+        *(_relations(answers, dataset, related) if related else [Paragraph("This variant relates no class to another.")]),
+        Heading(2, "Configuration"),
+        _configuration(config, measured),
+    ]
+    return blocks
+
+
+def _measures(measured: Mapping[str, Any]) -> Grid:
+    rows = {f"best epoch ({measured['epoch']})": measured["measures"]}
+    if last := measured.get("last_epoch"):
+        rows[f"last epoch ({last['epoch']})"] = last["measures"]
+    texts = [(name, *(f"{own[key]['mean']:.2f} ± {own[key]['ci95']:.2f}" for key in MEASURES)) for name, own in rows.items()]
+    return Grid.of(("", *MEASURES.values()), texts)
+
+
+def _curves(run: Run) -> list[Block]:
+    history = run.history
+    if not history:
+        return [Paragraph("Nothing was trained.")]
+    content = drawn(curves({run.config.variant: history}, stacked=True), "svg")
+    return [Picture(content, "svg+xml", f"Training loss, and H-Mean in validation episodes, over {len(history)} epochs.")]
+
+
+def _sides(answers: Answers) -> list[Block]:
+    rows = []
+    for label, seen in (("seen", True), ("novel", False)):
+        total = sum(answers.sides[seen, answer] for answer in (True, False))
+        parts = [answers.sides[seen, True], answers.sides[seen, False], answers.right[seen]]
+        rows.append((f"{label} ({total:,})", *(_percent(part, total) for part in parts)))
+    text = f"What queries of seen and of novel classes were answered as, in {answers.episodes} test episodes."
+    return [Paragraph(text), Grid.of(("queries", "as seen", "as novel", "right"), rows)]
+
+
+def _confused(answers: Answers, dataset: Dataset) -> Grid:
+    of_class = {true: sum(n for (one, _), n in answers.pairs.items() if one == true) for true, _ in answers.pairs}
+    rows = [
+        (_named(dataset, true), _named(dataset, answer), f"{times:,}", _percent(times, of_class[true]))
+        for (true, answer), times in answers.confused(CONFUSED)
+    ]
+    return Grid.of(("queries of", "answered as", "times", "of its queries"), rows, 2)
+
+
+def _relations(answers: Answers, dataset: Dataset, related: list[str]) -> list[Block]:
+    blocks: list[Block] = [
+        Paragraph(
+            "Of the commonest answers to queries of novel classes: from which classes the prototype that won took most. A "
+            f"share is that of a class in the weights of all operators ({', '.join(map(plain, related))} and, where a variant "
+            "has them, the auxiliary ones), each by its learned scale; the mean over these queries."
+        )
+    ]
+    for right, title in ((True, "Right answers"), (False, "Wrong answers")):
+        rows = []
+        for (true, answer), times, others in answers.relations(right, RELATED, NEIGHBOURS):
+            took = ", ".join(f"{plain(dataset.title(place))} {100 * share:.1f}\u00a0%" for place, share in others)
+            first = (_named(dataset, true),) if right else (_named(dataset, true), _named(dataset, answer))
+            rows.append((*first, f"{times:,}", f"{100 * answers.own((true, answer)):.1f} %", took))
+        head = ("novel class",) if right else ("novel class", "answered as")
+        sides = (*(False for _ in head), True, True, False)
+        grid = Grid((*head, "times", "itself", "strongest others"), tuple(rows), sides)
+        blocks += [Heading(3, title), grid if rows else Paragraph("None.")]
+    return blocks
+
+
+def _configuration(config: RunConfig, measured: Mapping[str, Any]) -> Grid:
+    values = {name: value for name, value in config.to_dict().items() if name not in ("recipe", "plugins")}
+    recipe = {f"recipe: {name}": value for name, value in config.to_dict()["recipe"].items()}
+    times = {name.replace("_", " "): f"{measured[name]:g}" for name in ("training_seconds",) if name in measured}
+    rows = [(name.replace("_", " "), _value(value)) for name, value in {**values, **recipe, **times}.items()]
+    return Grid.of(("setting", "value"), rows, 2)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return plain(", ".join(map(str, value))) or "none"
+    return plain(str(value)) or "none"
+
+
+def _named(dataset: Dataset, class_id: int) -> str:
+    novel = "" if class_id < dataset.seen else " (novel)"
+    return f"{plain(dataset.title(class_id))}{novel}"
+
+
+def _percent(part: int, total: int) -> str:
+    return f"{100 * part / max(total, 1):.1f} %"

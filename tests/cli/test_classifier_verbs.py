@@ -1,0 +1,487 @@
+"""The verbs of a model file, as a user gives them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save
+from typer.testing import CliRunner, Result
+
+from data.layouts import blocks
+from encoders.pictures import animated, bomb, rotated, tiny_encoder
+from protograph import Classifier
+from protograph.cli import app
+from protograph.cli.classifier import parse_like
+from protograph.encoders import shipped
+from protograph.errors import InputError
+
+KINDS = ("crow", "duck", "finch", "gull")
+VERBS = ("predict", "add-class", "remove-class", "rename-class", "classes", "explain", "export")
+
+
+def protograph(*arguments: str | Path) -> Result:
+    environment = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+    return CliRunner(env=environment).invoke(app, [str(argument) for argument in arguments], prog_name="protograph")
+
+
+def answer(*arguments: str | Path) -> Any:
+    """What a command prints as JSON; nothing else may be on stdout, and nothing on stderr."""
+    result = protograph(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr or result.exception
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def check_refused(result: Result, *named: str) -> None:
+    """Exit code 2, nothing on stdout, one line on stderr that names all of these."""
+    assert (result.exit_code, result.stdout) == (2, ""), result.exception
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1, result.stderr
+    for words in named:
+        assert words in result.stderr
+
+
+def bird(kind: str, place: int) -> Image.Image:
+    """A noisy picture, of a pattern that every kind has for itself."""
+    pattern = blocks(28, 28, sum(map(ord, kind))).astype(int)
+    noise = np.random.default_rng((len(kind), place)).integers(-10, 11, pattern.shape)
+    return Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8))
+
+
+def write_birds(root: Path, kinds: Sequence[str], count: int) -> Path:
+    for kind in kinds:
+        (root / kind).mkdir(parents=True)
+        for place in range(count):
+            bird(kind, place).save(root / kind / f"{place}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def birds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of class folders, to be read and not changed."""
+    return write_birds(tmp_path_factory.mktemp("birds") / "birds", KINDS, 8)
+
+
+@pytest.fixture(autouse=True)
+def default_backbone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default backbone that takes a blink."""
+    path = tmp_path_factory.mktemp("shipped") / "conv4.safetensors"
+    encoder = tiny_encoder()
+    path.write_bytes(save(encoder.tensors(), {"encoder": json.dumps(encoder.description())}))
+    monkeypatch.setattr(shipped, "SHIPPED", path)
+
+
+@pytest.fixture(scope="module")
+def fitted(birds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file, to be read and not changed."""
+    path = tmp_path_factory.mktemp("fitted") / "birds.pg"
+    encoder = tiny_encoder()
+    files = sorted(birds.glob("*/*.png"))
+    related = {("crow", "gull"): 0.9, ("duck", "gull"): 0.7, ("finch", "gull"): 0.1}
+    classifier = Classifier(encoder, steps=20)
+    classifier.fit(files, [file.parent.name for file in files], related).save(path)
+    return path
+
+
+@pytest.fixture
+def model(fitted: Path, tmp_path: Path) -> Path:
+    """A model file of the test's own."""
+    path = tmp_path / "birds.pg"
+    path.write_bytes(fitted.read_bytes())
+    return path
+
+
+def names(path: Path) -> list[str]:
+    return list(Classifier.load(path).classes_)
+
+
+@pytest.mark.parametrize("verb", ["fit", *VERBS])
+def test_every_verb_has_help_and_json(verb: str) -> None:
+    result = protograph(verb, "--help")
+    assert result.exit_code == 0
+    assert "--json" in result.stdout
+
+
+def test_fit_predict_and_add(birds: Path, tmp_path: Path) -> None:
+    model = tmp_path / "out" / "birds.pg"
+    said = answer("fit", birds, "--out", model)
+    assert said["classes"] == 4
+    assert said["pictures"] == 32
+    assert (said["variant"], said["relations"]) == ("gcgpn-cos-aux", [])
+    bird("finch", 99).save(tmp_path / "one.png")
+    bird("heron", 99).save(tmp_path / "two.png")
+    (one, two) = answer("predict", model, tmp_path / "one.png", tmp_path / "two.png", "--top=2")
+    assert (one["file"], one["class"]) == (str(tmp_path / "one.png"), "finch")
+    assert [len(one["nearest"]), one["nearest"][0]["class"]] == [2, "finch"]
+    assert two["class"] != "heron"
+    heron = write_birds(tmp_path / "new", ["heron"], 3) / "heron"
+    added = {"file": str(model), "added": "heron", "examples": 3, "classes": 5, "notes": []}
+    assert answer("add-class", model, "heron", heron) == added
+    assert "heron" in [each["class"] for each in answer("predict", model, tmp_path / "two.png", "--top=5")[0]["nearest"]]
+    table = protograph("predict", model, tmp_path / "two.png", "--top=5")
+    assert "heron" in table.stdout
+    assert table.stderr == ""
+
+
+def test_an_added_class_is_found_among_the_others(model: Path, tmp_path: Path) -> None:
+    heron = write_birds(tmp_path / "new", ["heron"], 3) / "heron"
+    bird("heron", 99).save(tmp_path / "two.png")
+    answer("add-class", model, "heron", heron, "--like=gull=0.1")
+    assert answer("predict", model, tmp_path / "two.png")[0]["class"] == "heron"
+
+
+def test_probabilities_are_the_classifiers(fitted: Path, birds: Path) -> None:
+    files = sorted(birds.glob("*/*.png"))[::5]
+    classifier = Classifier.load(fitted)
+    for one, chances in zip(answer("predict", fitted, *files, "--top=9"), classifier.predict_proba(files), strict=True):
+        found = {each["class"]: each["probability"] for each in one["nearest"]}
+        assert found == pytest.approx(dict(zip(classifier.classes_, chances, strict=True)))
+        assert one["class"] == max(found, key=found.__getitem__)
+
+
+def test_fit_again_takes_features_from_the_cache(birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = answer("fit", birds, "--out", tmp_path / "birds.pg", "--unknown=0.2", "--seed=3")
+    monkeypatch.setattr("protograph.encoders.encoder.PictureEncoder._inputs", None)  # it would be called to encode anything
+    assert answer("fit", birds, "--out", tmp_path / "birds.pg", "--unknown=0.2", "--seed=3") == first
+    assert first["threshold"] is not None
+
+
+def test_what_is_like_no_class_is_called_unknown(tmp_path: Path) -> None:
+    vectors = np.eye(3, dtype=np.float32).repeat(10, 0) + 0.1 * np.random.default_rng(0).normal(size=(30, 3))
+    np.savez(tmp_path / "vectors.npz", vectors=vectors, labels=np.arange(30) // 10)
+    assert answer("fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg", "--unknown=0.2")["threshold"] > 0.5
+    np.savez(tmp_path / "asked.npz", vectors=np.array([[0, 1, 0], [-1, -1, -1]], np.float32))
+    known, strange = answer("predict", tmp_path / "one.pg", tmp_path / "asked.npz")
+    assert (known["class"], strange["class"]) == ("1", "unknown")
+    assert strange["likeness"] < 0.5 < known["likeness"]
+
+
+def test_relations_are_used_and_kept(birds: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("crow,gull,1\nduck,gull,1\nfinch,crow,1\nheron,gull,1\n")
+    said = answer("fit", birds, "--out", tmp_path / "birds.pg", "--relations", f"edges:{pairs}", "--variant=gcgpn-aux")
+    assert (said["variant"], said["relations"]) == ("gcgpn-aux", ["edges_pairs"])
+    assert answer("add-class", tmp_path / "birds.pg", "heron")["examples"] == 0, "the graph knows the name"
+    without = protograph("add-class", tmp_path / "birds.pg", "ostrich")
+    check_refused(without, "nothing is known of class 'ostrich'", "give at least one example")
+    picture = birds / "crow" / "0.png"
+    noted = protograph("add-class", tmp_path / "birds.pg", "ostrich", picture)
+    assert noted.exit_code == 0
+    assert "note: class 'ostrich' is taken as unrelated" in noted.stderr
+    assert "warn" not in noted.stderr.lower()
+
+
+def test_a_class_from_nothing_but_what_it_is_like(model: Path) -> None:
+    said = answer("add-class", model, "raven", "--like", "crow=0.9,gull=0.2", "--like=duck=0.1")
+    assert said["examples"] == 0
+    relation = Classifier.load(model).space_.relations["similarity"]
+    assert relation.similarities.to_dense()[4].tolist() == pytest.approx([0.9, 0.1, 0, 0.2, 1])
+
+
+def test_update_novel_leaves_the_others_alone(model: Path, tmp_path: Path) -> None:
+    before = Classifier.load(model).prototypes_
+    answer("add-class", model, "raven", "--like=crow=0.9", "--update=novel")
+    classifier = Classifier.load(model)
+    assert np.array_equal(classifier.prototypes_[:4], before)
+    assert classifier.update == "all", "this once"
+    check_refused(protograph("add-class", model, "rook", "--like=crow=0.9", "--update=some"), "unknown update 'some'")
+
+
+def test_remove_rename_and_list(model: Path) -> None:
+    answer("add-class", model, "raven", "--like=crow=0.9")
+    assert answer("rename-class", model, "raven", "corvus corax")["to"] == "corvus corax"
+    assert answer("remove-class", model, "duck")["classes"] == 4
+    said = answer("classes", model)
+    assert [one["class"] for one in said["classes"]] == ["crow", "finch", "gull", "corvus corax"]
+    assert [one["examples"] for one in said["classes"]] == [None, None, None, 0]
+    assert (said["backbone"], said["features"], said["variant"]) == ("conv4-32", 32, "gcgpn-aux")
+    listed = protograph("classes", model).stdout
+    assert "corvus corax" in listed
+    assert "0 examples" in listed
+
+
+def test_explanations_sum_to_the_cosine(fitted: Path, birds: Path) -> None:
+    (one, *_, last) = answer("explain", fitted, birds / "gull" / "3.png", "--top=4")
+    assert one["class"] == "gull"
+    assert last["probability"] < one["probability"]
+    for each in (one, last):
+        assert sum(part["value"] for part in each["parts"]) == pytest.approx(each["cosine"], abs=1e-4)
+        assert sum(part["value"] for part in each["parts"] if part["class"] == each["class"]) == pytest.approx(each["own"])
+    assert "from related classes" in protograph("explain", fitted, birds / "gull" / "3.png").stdout
+    check_refused(protograph("explain", fitted, birds / "gull"), "one picture is explained at a time, not 8")
+
+
+@pytest.mark.parametrize(
+    ("like", "told"),
+    [
+        (None, None),
+        (["a=0.5"], {"a": 0.5}),
+        (["a=0.5, b c=-1e-3"], {"a": 0.5, "b c": -0.001}),
+        (["a=0.5", "b=1"], {"a": 0.5, "b": 1}),
+        (["Crane, sandhill=0.5,b=1"], {"Crane, sandhill": 0.5, "b": 1}),
+        (["e=mc2=0.5"], {"e=mc2": 0.5}),
+        (["crane.n.04"], "crane.n.04"),
+    ],
+)
+def test_what_like_says(like: list[str] | None, told: Any) -> None:
+    assert parse_like(like) == told
+
+
+def test_what_like_cannot_say() -> None:
+    with pytest.raises(InputError, match="but a is given 'high'"):
+        parse_like(["a=high,b=0.5"])
+
+
+def test_export_writes_a_network_and_its_classes(model: Path, tmp_path: Path) -> None:
+    import onnxruntime
+
+    assert answer("export", model, "--out", tmp_path / "birds.onnx")["written"] == [
+        str(tmp_path / "birds.onnx"),
+        str(tmp_path / "birds.prototypes.npz"),
+    ]
+    session = onnxruntime.InferenceSession(tmp_path / "birds.onnx", providers=["CPUExecutionProvider"])
+    answer("add-class", model, "raven", "--like=crow=0.9")
+    assert answer("export", model, "--out", tmp_path / "after.npz")["classes"] == 5
+    with np.load(tmp_path / "after.npz") as arrays:
+        assert arrays["classes"].tolist() == [*KINDS, "raven"]
+        inputs = {"pixels": np.zeros((2, 3, 20, 20), np.uint8), "prototypes": arrays["prototypes"], "bias": arrays["bias"]}
+    assert session.run(None, inputs)[0].shape == (2, 5)
+    check_refused(protograph("export", model, "--out", tmp_path / "birds.pt"), "ends in .onnx")
+
+
+def test_features_instead_of_pictures(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(3, 6))
+    labels = np.arange(30) % 3
+    vectors = (centres[labels] + 0.1 * random.normal(size=(30, 6))).astype(np.float32)
+    file, model = tmp_path / "vectors.npz", tmp_path / "one.pg"
+    np.savez(file, vectors=vectors, labels=np.array(["a", "b", "c"])[labels])
+    assert answer("fit", file, "--out", model)["backbone"] is None
+    np.savez(tmp_path / "asked.npz", vectors=vectors[:2])
+    found = answer("predict", model, tmp_path / "asked.npz")
+    assert [(one["file"], one["class"]) for one in found] == [(f"{tmp_path}/asked.npz[{row}]", "ab"[row]) for row in (0, 1)]
+    np.savez(tmp_path / "new.npz", vectors=-10 * np.abs(vectors[:2]))
+    assert answer("add-class", model, "d", tmp_path / "new.npz")["examples"] == 2
+    assert answer("predict", model, tmp_path / "new.npz")[0]["class"] == "d"
+    np.savez(tmp_path / "short.npz", vectors=vectors[:, :4])
+    check_refused(protograph("predict", model, tmp_path / "short.npz"), "vectors of 4 numbers", "fitted on 6")
+    np.savez(tmp_path / "nan.npz", vectors=np.full((1, 6), np.nan))
+    check_refused(protograph("predict", model, tmp_path / "nan.npz"), "holds NaN or infinity")
+    check_refused(protograph("fit", file, "--out", tmp_path / "two.pg", "--backbone=conv4"), "holds features")
+    vectors[3] = np.inf
+    np.savez(file, vectors=vectors, labels=labels)
+    check_refused(protograph("fit", file, "--out", tmp_path / "two.pg"), "vector 3 of", "--skip-bad")
+    assert answer("fit", file, "--out", tmp_path / "two.pg", "--skip-bad")["pictures"] == 29
+
+
+def test_features_of_a_file_that_is_split_are_fitted_on_its_training_part(tmp_path: Path) -> None:
+    vectors = np.eye(6, dtype=np.float32)
+    parts = ["train", "train", "train", "train", "seen-test", "novel-test"]
+    np.savez(tmp_path / "vectors.npz", vectors=vectors, labels=list("aabbac"), split=parts)
+    result = protograph("fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg")
+    assert "4 of 6 vectors are for training" in result.stderr
+    assert names(tmp_path / "one.pg") == ["a", "b"]
+
+
+def test_labels_that_are_numbers(tmp_path: Path) -> None:
+    Classifier(steps=0).fit(np.eye(4, dtype=np.float32), [3, 3, 5, 5]).save(tmp_path / "one.pg")
+    np.savez(tmp_path / "new.npz", vectors=-np.eye(4, dtype=np.float32)[:1])
+    assert answer("add-class", tmp_path / "one.pg", "7", tmp_path / "new.npz")["classes"] == 3
+    assert answer("predict", tmp_path / "one.pg", tmp_path / "new.npz")[0]["class"] == 7
+    check_refused(protograph("remove-class", tmp_path / "one.pg", "seven"), "class 'seven' must be a number")
+    assert [one["class"] for one in answer("classes", tmp_path / "one.pg")["classes"]] == [3, 5, 7]
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("cmyk.jpg", None), ("deep.png", None), ("moving.gif", animated), ("turned.jpg", rotated)]
+)
+def test_awkward_pictures_are_predicted(name: str, make: Any, fitted: Path, tmp_path: Path) -> None:
+    if name == "cmyk.jpg":
+        bird("duck", 1).convert("CMYK").save(tmp_path / name)
+    elif name == "deep.png":
+        Image.fromarray(np.asarray(bird("duck", 1).convert("L")).astype(np.uint16) << 8).save(tmp_path / name)
+    else:
+        make(tmp_path / name)
+    assert answer("predict", fitted, tmp_path / name)[0]["class"] in KINDS
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "named"),
+    [
+        ("bomb.png", bomb, "10000 x 10000 pixels are more than 64 million"),
+        ("folder", Path.mkdir, "holds no pictures"),
+        ("zero.jpg", Path.touch, "is an empty file"),
+        ("text.jpg", lambda path: path.write_text("no picture"), "is not one of JPEG"),
+        ("absent.jpg", lambda path: None, "is not there"),
+    ],
+)
+def test_awkward_files_are_named_or_left_out(
+    name: str, make: Any, named: str, model: Path, birds: Path, tmp_path: Path
+) -> None:
+    make(tmp_path / name)
+    before = model.read_bytes()
+    good = birds / "duck" / "0.png"
+    for command in (["predict", model, good], ["add-class", model, "new", good], ["explain", model]):
+        check_refused(protograph(*command, tmp_path / name), name, named)
+    assert model.read_bytes() == before
+    if name != "folder":
+        result = protograph("predict", model, good, tmp_path / name, "--skip-bad", "--json")
+        assert [one["class"] for one in json.loads(result.stdout)] == ["duck"]
+        assert "left out 1 of 2 pictures" in protograph("predict", model, good, tmp_path / name, "--skip-bad").stderr
+        check_refused(protograph("predict", model, tmp_path / name, "--skip-bad", "--json"), "none of the pictures can be read")
+
+
+def test_bad_pictures_of_a_class_are_named_or_left_out(tmp_path: Path) -> None:
+    root = write_birds(tmp_path / "birds", KINDS[:3], 3)
+    (root / "duck" / "bad.png").write_text("no picture")
+    check_refused(protograph("fit", root, "--out", tmp_path / "one.pg"), "duck/bad.png cannot be read")
+    assert not (tmp_path / "one.pg").exists()
+    assert answer("fit", root, "--out", tmp_path / "one.pg", "--skip-bad")["pictures"] == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["absent", "--out=one.pg"], ["no folder at absent"]),
+        (["vectors.npz", "--out=one.pg"], ["no file of features at vectors.npz"]),
+        (["BIRDS", "--out=."], [". is a folder: name a file"]),
+        (["BIRDS", "--out=one.pg", "--backbone=resnet"], ["unknown backbone 'resnet'"]),
+        (["BIRDS", "--out=one.pg", "--variant=pn+"], ["variant 'pn+' is not one that"]),
+        (["BIRDS", "--out=one.pg", "--relations=kin"], ["unknown relation 'kin'"]),
+        (["BIRDS", "--out=one.pg", "--unknown=1.5"], ["false-alarm rate must lie between 0 and 1, not 1.5"]),
+        (["BIRDS", "--out=one.pg", "--update=some"], ["unknown update 'some'"]),
+        (["BIRDS", "--out=one.pg", "--set=epochs=3"], ["--set epochs=3 would be ignored without --train-backbone"]),
+        (["BIRDS", "--out=one.pg", "--device=abacus"], ["device 'abacus' cannot be used here"]),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) and value[-1].startswith("--") else "",
+)
+def test_mistakes_of_fit_are_named(
+    arguments: list[str], named: list[str], birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_refused(protograph("fit", *(str(birds) if word == "BIRDS" else word for word in arguments)), *named)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_network_is_trained_too(tmp_path: Path) -> None:
+    """Small folders take small episodes; classes that were held out are added, and the run is there to look at."""
+    kinds = [f"kind-{number}" for number in range(8)]
+    root = write_birds(tmp_path / "birds", kinds, 6)
+    arguments = ["fit", root, "--out", tmp_path / "birds.pg", "--train-backbone", "--backbone=conv4-32", "--unknown=0.2"]
+    short = [f"--set={change}" for change in ("epochs=1", "steps=2", "episodes=1", "validation_episodes=2")]
+    said = answer(*arguments, *short)
+    assert (said["classes"], said["pictures"], said["backbone"], said["features"]) == (8, 48, "conv4-32", 800)
+    assert said["threshold"] is not None
+    assert json.loads((tmp_path / "birds.run" / "measures.json").read_text())["variant"] == "gcgpn-cos-aux"
+    listed = answer("classes", tmp_path / "birds.pg")["classes"]
+    assert sorted(one["class"] for one in listed) == kinds
+    assert [one["examples"] for one in listed if one["added"]] == [6] * 4
+    assert answer("predict", tmp_path / "birds.pg", root / "kind-3" / "0.png")[0]["class"] in [*kinds, "unknown"]
+    (tmp_path / "birds.pg").unlink()
+    assert answer(*arguments, *short) == said, "what was trained already is taken as it is"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--variant=dfslwof-att"], "is not trained for the joint label space in one stage"),
+        (["--backbone=timm:resnet18"], "unknown backbone 'timm:resnet18'"),
+        (["--set=epochs"], "--set takes NAME=VALUE"),
+        ([], "4 classes are too few to hold some out"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(arguments: list[str], named: str, birds: Path, tmp_path: Path) -> None:
+    root = birds if not arguments else write_birds(tmp_path / "birds", [f"kind-{number}" for number in range(8)], 6)
+    check_refused(protograph("fit", root, "--out", tmp_path / "one.pg", "--train-backbone", "--json", *arguments), named)
+    assert not (tmp_path / "one.pg").exists()
+
+
+def test_fit_never_loses_what_it_would_overwrite(birds: Path, model: Path, tmp_path: Path) -> None:
+    answer("fit", birds, "--out", model)
+    answer("add-class", model, "raven", birds / "crow" / "0.png")
+    before = model.read_bytes()
+    check_refused(protograph("fit", birds, "--out", model), "1 added classes, which would be lost")
+    assert model.read_bytes() == before
+    (tmp_path / "letter.txt").write_text("dear reader")
+    check_refused(protograph("fit", birds, "--out", tmp_path / "letter.txt"), "is no whole model file")
+    assert (tmp_path / "letter.txt").read_text() == "dear reader"
+
+
+def test_mistakes_with_classes_are_named(model: Path, birds: Path) -> None:
+    before = model.read_bytes()
+    picture = birds / "crow" / "0.png"
+    check_refused(protograph("add-class", model, "crow", picture), "there is a class 'crow' already")
+    check_refused(protograph("add-class", model, "raven", "--like=crw=0.9"), "unknown class", "did you mean crow")
+    check_refused(protograph("add-class", model, "raven", "--like=crow=much"), "crow is given 'much'")
+    check_refused(protograph("add-class", model, "raven"), "nothing is known of class 'raven'")
+    check_refused(protograph("add-class", model, "", picture), "a class needs a name")
+    check_refused(protograph("remove-class", model, "raven"), "there is no class 'raven'")
+    check_refused(protograph("rename-class", model, "raven", "rook"), "there is no class 'raven'")
+    check_refused(protograph("rename-class", model, "crow", "gull"), "there is a class 'gull' already")
+    assert model.read_bytes() == before
+    assert not list(model.parent.glob(".*")), "no lock stays"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_files_that_are_no_whole_model_are_refused(verb: str, model: Path, birds: Path, tmp_path: Path) -> None:
+    rest: dict[str, list[Any]] = {
+        "predict": [birds / "crow"], "add-class": ["raven", "--like=crow=1"], "remove-class": ["crow"],
+        "rename-class": ["crow", "rook"], "explain": [birds / "crow" / "0.png"], "export": ["--out", tmp_path / "one.npz"],
+    }  # fmt: skip
+    whole = bytearray(model.read_bytes())
+    changed = bytearray(whole)
+    changed[-100] ^= 1
+    for content, named in (
+        (changed, "do not match their checksum"), (whole[:-100], "is damaged"), (b"", "is not a model file"),
+        (save({"a": torch.ones(3)}, {"some": "thing"}), "not a classifier of Protograph's"),
+    ):  # fmt: skip
+        model.write_bytes(content)
+        check_refused(protograph(verb, model, *rest.get(verb, [])), "birds.pg", named)
+        assert model.read_bytes() == content
+    check_refused(protograph(verb, tmp_path / "absent.pg", *rest.get(verb, [])), "there is no model file at")
+    assert not (tmp_path / "one.npz").exists()
+
+
+def start(*arguments: str | Path, dying: str = "") -> subprocess.Popen[str]:
+    """The command in a process of its own, with something that kills it first."""
+    code = f"import os, signal, sys; from protograph.cli import app\n{dying}\napp(sys.argv[1:])"
+    source = Path(__file__).parents[2] / "src"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+DEATHS = {
+    "before the new file takes its place": (f"os.replace = lambda *paths: {KILL}", False),
+    "right after": (f"replace = os.replace; os.replace = lambda *paths: (replace(*paths), {KILL})", True),
+}
+
+
+@pytest.mark.parametrize("when", DEATHS)
+def test_a_killed_add_class_leaves_the_old_file_or_the_new_one(when: str, model: Path) -> None:
+    dying, done = DEATHS[when]
+    process = start("add-class", model, "raven", "--like=crow=0.9", dying=dying)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert names(model) == [*KINDS, *(["raven"] if done else [])]
+    answer("add-class", model, "rook", "--like=crow=0.9")  # neither a lock nor half a file is in the way
+    assert names(model)[-1] == "rook"
+    assert [path.name for path in model.parent.iterdir()] == [model.name]
+
+
+def test_two_that_add_classes_at_once_keep_both(model: Path, birds: Path) -> None:
+    both = [start("add-class", model, name, birds / "crow" / "0.png") for name in ("raven", "rook")]
+    for process in both:
+        _, complaint = process.communicate()
+        assert process.returncode == 0, complaint
+    assert sorted(names(model)) == sorted([*KINDS, "raven", "rook"])

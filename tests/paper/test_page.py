@@ -1,0 +1,58 @@
+"""The page on all results."""
+
+from pathlib import Path
+
+import pytest
+
+from paper.made_up import make_ledger
+from protograph.data import DATASETS, Dataset, Source
+from protograph.document import Picture, as_html
+from protograph.paper.ledger import read_ledger, read_notes
+from protograph.paper.page import results_document
+from protograph.paper.published import Cell
+from protograph.progress import Silent
+
+VALUES = {
+    (Cell("cub", 1, "gcgpn-aux"), "fast"): {"h_mean": [30.0], "joint_joint": [60.0]},
+    (Cell("cub", 2, "gcgpn-aux"), "fast"): {"joint_joint": [50.0]},
+}
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("PROTOGRAPH_DATA", raising=False)
+    made = make_ledger(tmp_path / "results", VALUES)
+    (made / "notes.json").write_text('{"cub/1-shot/gcgpn-aux": "<b>bold</b> guess"}')
+    return made
+
+
+def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results: Path) -> None:
+    blocks = results_document(read_ledger(results), read_notes(results), None, Silent())
+    page = as_html("Results", blocks)
+    assert "Why: &lt;b&gt;bold&lt;/b&gt; guess" in page
+    assert '30.00 ± 0.50</b> <span class="below"' in page
+    assert '60.00 ± 0.50</b> <span class="above"' in page
+    assert "The paper&#x27;s conclusions" in page
+    assert "Novel-Novel beside few-shot methods" in page
+    (figure,) = [block for block in blocks if isinstance(block, Picture)]
+    assert "Missing: 1-shot gcgpn-aux-split, gcgpn, " in figure.caption
+    assert "; 2-shot gcgpn-aux-split" in figure.caption
+    assert "`fast`" in figure.caption
+    assert "The operator of cub is drawn where its files are" in page
+
+
+def test_operators_are_drawn_where_the_files_are(
+    results: Path, toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def open_toy(root: Path, *_: object) -> Dataset:
+        opened.append(root)
+        return toy
+
+    for name in ("cub", "mini-imagenet"):
+        monkeypatch.setitem(DATASETS, name, Source(open_toy, "conv4-32", "paper", "a toy"))
+    blocks = results_document(read_ledger(results), {}, tmp_path, Silent())
+    captions = [block.caption for block in blocks if isinstance(block, Picture)]
+    assert opened == [tmp_path, tmp_path]
+    assert sum("kinship" in caption for caption in captions) == 2

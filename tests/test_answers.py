@@ -1,0 +1,107 @@
+"""What a model answers, recounted with loops."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from protograph.answers import Answers, add, collect, related_labels, shares
+from protograph.config import RunConfig
+from protograph.data import Dataset
+from protograph.episodes import sample
+from protograph.evaluation import EVALUATION_SEED, evaluate, evaluation_spec, extract
+from protograph.nn.graph import GraphLayer
+from protograph.training import make_model
+
+EPISODES = 7
+
+
+@pytest.mark.parametrize("variant", ["gcgpn-aux", "gcgpn-aux-split", "dfslwof-att", "pn+"])
+def test_answers_are_those_of_a_naive_recount(toy: Dataset, toy_config: Callable[..., RunConfig], variant: str) -> None:
+    config = toy_config(variant)
+    model = make_model(config, toy).eval()
+    layer = model.graph.layers[0]
+    assert isinstance(layer, GraphLayer)
+    with torch.no_grad():
+        layer.scales.copy_(torch.linspace(-0.5, 1.5, len(layer.scales)))
+    found = collect(model, toy, config, EPISODES)
+    spec = evaluation_spec(toy, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
+    pairs: Counter[tuple[int, int]] = Counter()
+    taken: dict[tuple[int, int], list[float]] = {}
+    right = {True: 0, False: 0}
+    for index in range(EPISODES):
+        episode = sample(spec, EVALUATION_SEED, index)
+        classes = episode.classes[0].tolist()
+        support = extract(model, toy.store, episode.support.flatten()).view(*episode.support.shape, -1)
+        queries = extract(model, toy.store, episode.queries[0])
+        with torch.inference_mode():
+            context = model.context(support, episode.mask, episode.classes, episode.seen)
+            logits = model(support, episode.mask, queries[None], episode.classes, episode.seen)[0]
+            matrices = [
+                weights.dense(len(classes)).reshape(-1, len(classes), len(classes))[0] for weights in model.weights(context)
+            ]
+        for query, target in enumerate(episode.targets[0].tolist()):
+            answer = int(logits[query].argmax())
+            pair = classes[target], classes[answer]
+            pairs[pair] += 1
+            right[target < episode.seen] += target == answer
+            if target >= episode.seen:
+                took = [
+                    sum(abs(s) * float(m[answer, column]) for s, m in zip(layer.scales.tolist(), matrices, strict=True))
+                    for column in range(len(classes))
+                ]
+                row = taken.setdefault(pair, [0.0] * len(toy.classes))
+                for column, value in enumerate(took):
+                    row[classes[column]] += value / sum(took)
+    assert found.pairs == pairs
+    assert dict(found.right) == right
+    assert found.taken.keys() == taken.keys()
+    for pair, row in taken.items():
+        assert found.taken[pair].tolist() == pytest.approx(row, abs=1e-5)
+    for seen in (True, False):
+        for answered in (True, False):
+            count = sum(n for (a, b), n in pairs.items() if (a < toy.seen, b < toy.seen) == (seen, answered))
+            assert found.sides[seen, answered] == count
+    measures = evaluate(model, toy, "test", config.shots, config.recipe.ways, config.recipe.test_queries, EPISODES)
+    for seen, name in ((True, "seen_joint"), (False, "novel_joint")):
+        total = found.sides[seen, True] + found.sides[seen, False]
+        assert 100 * found.right[seen] / total == pytest.approx(measures[name].mean)
+
+
+def made() -> Answers:
+    """Seen classes 0 and 1; novel ones 2 and 3."""
+    answers = Answers(classes=4, episodes=1)
+    took = torch.tensor([[0.7, 0.3, 0, 0], [0.2, 0.8, 0, 0], [0.1, 0.3, 0.6, 0], [0.5, 0.1, 0, 0.4]])
+    targets, given = torch.tensor([0, 1, 2, 2, 2, 3, 3]), torch.tensor([0, 2, 2, 2, 0, 2, 2])
+    add(answers, torch.arange(4), targets, given, 2, took)
+    return answers
+
+
+def test_the_commonest_answers_and_what_their_prototypes_took() -> None:
+    answers = made()
+    assert answers.sides == {(True, True): 1, (True, False): 1, (False, False): 4, (False, True): 1}
+    assert answers.confused(2) == [((3, 2), 2), ((1, 2), 1)]
+    ((pair, times, others),) = answers.relations(True, 5, 2)
+    assert (pair, times) == ((2, 2), 2)
+    assert [(place, round(share, 4)) for place, share in others] == [(1, 0.3), (0, 0.1)]
+    assert answers.own((2, 2)) == pytest.approx(0.6)
+    wrong = answers.relations(False, 5, 1)
+    assert [pair for pair, _, _ in wrong] == [(3, 2), (2, 0)]
+    assert wrong[1][2] == [(1, pytest.approx(0.3))]
+
+
+def test_which_operators_relate_classes(toy: Dataset, toy_config: Callable[..., RunConfig]) -> None:
+    labels = {variant: related_labels(make_model(toy_config(variant), toy)) for variant in ("gcgpn-aux", "pn+", "dfslwof-att")}
+    assert labels == {"gcgpn-aux": ["kinship"], "pn+": [], "dfslwof-att": ["attention"]}
+
+
+def test_shares_of_every_row_sum_to_one(toy: Dataset, toy_config: Callable[..., RunConfig]) -> None:
+    config = toy_config("gcgpn-aux-split")
+    model = make_model(config, toy).eval()
+    episode = sample(evaluation_spec(toy, "test", 3, 1, 2), EVALUATION_SEED, 0)
+    with torch.inference_mode():
+        support = extract(model, toy.store, episode.support.flatten()).view(*episode.support.shape, -1)
+        found = shares(model, model.context(support, episode.mask, episode.classes, episode.seen))
+    assert found.shape == (len(episode.classes[0]),) * 2
+    assert torch.allclose(found.sum(1), torch.ones(len(found)))

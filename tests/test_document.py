@@ -1,0 +1,97 @@
+"""Documents: the same blocks as Markdown and as a page, whatever signs names have in them."""
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from protograph.document import STYLE, Block, Bullets, Details, Grid, Heading, Paragraph, Picture, as_html, as_markdown, plain
+
+NASTY = [
+    "<script>alert(1)</script>",
+    "a & b",
+    "**not bold**",
+    "`no code`",
+    "x | y",
+    "back\\slash",
+    "a\nb",
+    "\"quoted\" 'too'",
+    "*",
+]
+
+
+class Page(HTMLParser):
+    """Tags and texts of a page; complains about tags that do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_what_comes_from_elsewhere_means_itself(text: str) -> None:
+    blocks: list[Block] = [
+        Heading(2, plain(text)), Paragraph(plain(text)), Bullets((plain(text),)), Grid.of((plain(text),), [[plain(text)]]),
+        Details(plain(text), (Paragraph(plain(text)),)), Picture(b"", "png", plain(text)),
+    ]  # fmt: skip
+    page = Page(as_html(text, blocks))
+    shown = " ".join(text.split())
+    assert [part for part in page.texts if part.strip() and part != STYLE] == [text] + [shown] * 8
+    assert not page.of("script")
+    assert not page.of("b")
+    assert not page.of("code")
+    assert page.of("img")[0]["alt"] == shown
+    rows = [line for line in as_markdown(blocks).splitlines() if line.startswith("|")]
+    assert len(rows) == 3
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 2 for line in rows)  # no sign of a name's ends a cell
+
+
+def test_bold_code_and_marks_become_tags() -> None:
+    page = Page(as_html("t", [Paragraph("a **b ▲** `c<d`")]))
+    assert (len(page.of("b")), len(page.of("code"))) == (1, 1)
+    assert page.of("span")[0]["class"] == "above"
+    assert "c<d" in page.texts
+
+
+def test_a_page_needs_nothing_beside_it_and_fits_a_phone() -> None:
+    content = b"\x89PNG..."
+    text = as_html("t", [Picture(content, "png", "a picture"), Grid.of(("a", "b"), [("1", "2")])])
+    page = Page(text)
+    assert page.of("img")[0]["src"] == f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    assert "width=device-width" in text
+    assert "prefers-color-scheme: dark" in text
+    assert not re.search(r"https?:|src=\"(?!data:)|@import|url\(", text)
+    assert page.of("div")[0]["class"] == "scroll"
+    assert [cell["class"] for cell in page.of("td")] == ["name", "right"]
+
+
+def test_markdown_reads_as_it_is_written() -> None:
+    blocks: list[Block] = [
+        Heading(1, "A"),
+        Paragraph("b"),
+        Bullets(("c", "d")),
+        Grid.of(("e", "f"), [("g", "1")]),
+        Picture(b"", "png", "h"),
+    ]
+    assert as_markdown(blocks) == "# A\n\nb\n\n- c\n- d\n\n| e | f |\n|---|---:|\n| g | 1 |\n"
+    assert as_markdown([Details("i", (Paragraph("j"),))]) == "### i\n\nj\n"
