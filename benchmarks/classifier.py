@@ -26,7 +26,7 @@ from torch import Tensor
 from protograph import Classifier, open_dataset
 from protograph.cli.display import ShownProgress
 from protograph.data import Dataset
-from protograph.encoding import open_encoder
+from protograph.encoders import open_encoder
 from protograph.evaluation import extract
 from protograph.fitting import open_run
 from protograph.runs import Run

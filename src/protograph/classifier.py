@@ -18,7 +18,8 @@ from torch import Tensor
 from protograph.calibration import auroc, check_rate, false_alarm_threshold
 from protograph.config import FROZEN, Recipe
 from protograph.data import Dataset, FeatureStore
-from protograph.encoding import Encoder, as_pictures, as_table, open_encoder
+from protograph.encoders import open_encoder
+from protograph.encoding import Encoder, as_pictures, as_table
 from protograph.errors import InputError, unknown
 from protograph.evaluation import choose_bias, extract
 from protograph.explanation import Nearest, explain

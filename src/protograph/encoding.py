@@ -4,7 +4,6 @@ Shapes: n pictures, D features, R augmented copies.
 """
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from os import PathLike
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from protograph.data.store import Augmentation, Normalisation
+from protograph.encoders import open_encoder
 from protograph.progress import Progress
 
 
@@ -69,29 +68,6 @@ class KeptEncoder:
     def _open(self) -> Encoder:
         self._opened = self._opened or open_encoder(self._description, self._tensors)
         return self._opened
-
-
-def open_encoder(named: str | Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Encoder:
-    """An encoder by its name, or by its description and tensors."""
-    opened: Encoder = _encoders().open_encoder(named, tensors)
-    return opened
-
-
-def backbone_encoder(
-    name: str,
-    weights: Mapping[str, Tensor],
-    shape: tuple[int, int, int],
-    normalisation: Normalisation,
-    augmentation: Augmentation,
-    last_relu: bool,
-) -> Encoder:
-    """One of our backbones, by name, with trained weights, for pictures of this shape C, H, W."""
-    made: Encoder = _encoders().backbone_encoder(name, weights, shape, normalisation, augmentation, last_relu)
-    return made
-
-
-def _encoders() -> Any:
-    return import_module("protograph.encoders")  # where pictures come, and only there
 
 
 def as_pictures(given: Any) -> Sequence[Any] | None:

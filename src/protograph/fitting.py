@@ -12,7 +12,8 @@ from torch import Tensor
 from protograph.calibration import Margins, join
 from protograph.config import Recipe
 from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore, Pool
-from protograph.encoding import Encoder, backbone_encoder
+from protograph.encoders import backbone_encoder
+from protograph.encoding import Encoder
 from protograph.episodes import EpisodeSpec, fixed_episodes, seeded, step_seed
 from protograph.errors import InputError
 from protograph.evaluation import episode_batches
