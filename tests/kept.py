@@ -64,6 +64,7 @@ class NaiveSpace:
 
     def __init__(self, space: JointSpace) -> None:
         self.model, self.relation = space.model, next(iter(space.relations.values()), None)
+        self.centre = space.centred.centre.double().numpy()
         keys = [module.keys for module in self.model.operators.modules() if isinstance(module, KeySimilarity)]
         self.classes = [
             NaiveClass(name, row, keys[0][place].double().numpy() if keys else None, [], number=place)
@@ -127,7 +128,7 @@ class NaiveSpace:
             return one.learned
         if not one.examples:
             return np.zeros(self.model.prototypes.shape[1])
-        return sum(unit(example) for example in one.examples) / len(one.examples)
+        return sum(unit(example - self.centre) for example in one.examples) / len(one.examples)
 
     def weights(self, label: str, place: int, normal: list[Vector]) -> dict[int, float]:
         """The row of an operator that makes one class, by place."""

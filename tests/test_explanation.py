@@ -38,9 +38,10 @@ def test_parts_sum_to_the_score(case: tuple[str, str | None]) -> None:
 
 def test_parts_are_what_is_left_when_a_term_is_dropped() -> None:
     known = copy.deepcopy(fitted("gcgpn-aux", "sparse")).add_class("new", np.ones((1, D)), {"b": 0.5, "c": 0.9})
-    query = np.random.default_rng(1).normal(size=D)
-    found = {one.name: one for one in known.explain(query, top=7)}
+    asked = np.random.default_rng(1).normal(size=D)
+    found = {one.name: one for one in known.explain(asked, top=7)}
     space = known.space_
+    query = asked - space.centred.centre.numpy()
     (layer,) = space.model.graph.layers
     initial = space.context().prototypes[0].double().numpy()
     normal = {name: row / np.linalg.norm(row) for name, row in zip(space.names, initial, strict=True)}

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from protograph.config import FROZEN
-from protograph.fitting import episode_spec, hold_out
+from protograph.fitting import episode_spec, fitting_recipe, hold_out
 
 
 def members(*counts: int) -> dict[int, list[int]]:
@@ -47,3 +47,11 @@ def test_shots_are_kept_to() -> None:
     assert spec is not None
     assert (spec.fewest_shots, spec.shots) == (2, 3)
     assert torch.equal(spec.seen.classes, torch.arange(6))
+
+
+@pytest.mark.parametrize(
+    ("classes", "steps", "expected"), [(2, None, 50), (40, None, 80), (1000, None, 300), (40, 7, 7), (40, 0, 1)]
+)
+def test_more_classes_are_trained_for_more_steps(classes: int, steps: int | None, expected: int) -> None:
+    recipe = fitting_recipe(classes, steps, 0.3)
+    assert (recipe.steps, recipe.rate) == (expected, 0.3)

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from protograph.joint import JointSpace
-from protograph.nn.backbones import Flatten
+from protograph.nn.backbones import Centred
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context, Operator
 from protograph.relations import keep_relations
@@ -19,7 +19,7 @@ def rand(*shape: int, seed: int) -> Tensor:
 
 
 def make(variant: Variant, similarities: dict[str, Tensor]) -> GraphPrototypeNetwork:
-    model = build(variant, Flatten(), (D,), S, similarities)
+    model = build(variant, Centred(torch.zeros(D)), (D,), S, similarities)
     moved = {name: parameter + 0.3 * rand(*parameter.shape, seed=1).abs() for name, parameter in model.named_parameters()}
     set_parameters(model, {name: value.detach() for name, value in moved.items()})
     return model
@@ -62,18 +62,30 @@ def test_an_operator_of_ones_own_is_shown_the_examples_and_the_packages_own_are_
 
     register_operator("own", lambda parts: Own())
     variant = Variant("own", (Op("own"), *AUX), "own")
-    space = JointSpace(build(variant, Flatten(), (D,), S), variant, NAMES, {})
+    space = JointSpace(build(variant, Centred(torch.zeros(D)), (D,), S), variant, NAMES, {})
     space.add("new", rand(3, D, seed=0), {})
     assert seen == [(1, 0, 0, D), (1, 1, 3, D)]
-    plain = JointSpace(build(VARIANTS["gcgpn-cos-aux"], Flatten(), (D,), S), VARIANTS["gcgpn-cos-aux"], NAMES, {})
+    plain = JointSpace(build(VARIANTS["gcgpn-cos-aux"], Centred(torch.zeros(D)), (D,), S), VARIANTS["gcgpn-cos-aux"], NAMES, {})
     plain.add("new", rand(3, D, seed=0), {})
     assert plain.context().support.shape == (1, 1, 0, D)
 
 
 def test_an_answer_does_not_depend_on_the_neighbours_in_a_batch() -> None:
     variant = VARIANTS["gcgpn-cos-aux"]
-    space = JointSpace(build(variant, Flatten(), (D,), S), variant, NAMES, {})
+    space = JointSpace(build(variant, Centred(torch.zeros(D)), (D,), S), variant, NAMES, {})
     queries = rand(5000, D, seed=5)
     together = space.logits(queries)
     for row in (0, 17, 4999):
         torch.testing.assert_close(space.logits(queries[row : row + 1])[0], together[row], atol=1e-12, rtol=0)
+
+
+def test_likeness_is_the_largest_cosine_before_features_are_centred() -> None:
+    variant, features = VARIANTS["gcgpn-cos-aux"], rand(6, D, seed=5)
+    centre, far = rand(D, seed=6), 2.5
+    space = JointSpace(build(variant, Centred(centre, far), (D,), S), variant, NAMES, {})
+    for found, row in zip(space.likeness(features).tolist(), features.double(), strict=True):
+        cosines = []
+        for prototype in space.prototypes.double():
+            raw = centre.double() + far * prototype / prototype.norm()
+            cosines.append((row @ raw / (row.norm() * raw.norm())).item())
+        assert found == pytest.approx(max(cosines), abs=1e-6)

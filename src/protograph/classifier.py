@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -16,18 +16,26 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d,
 from torch import Tensor
 
 from protograph.calibration import auroc, check_rate, false_alarm_threshold
-from protograph.config import FROZEN, Recipe
 from protograph.data import Dataset, FeatureStore
 from protograph.encoders import open_encoder
 from protograph.encoding import Encoder, as_pictures, as_table
 from protograph.errors import InputError, unknown
 from protograph.evaluation import choose_bias, extract
 from protograph.explanation import Nearest, explain
-from protograph.fitting import choose_variant, hold_out, open_run, run_relations, simulated_bias, start_model, train_model
+from protograph.fitting import (
+    choose_variant,
+    fitting_recipe,
+    hold_out,
+    open_run,
+    run_relations,
+    simulated_bias,
+    start_model,
+    train_model,
+)
 from protograph.joint import JointSpace
 from protograph.labels import as_label, as_labels
 from protograph.modelfile import Contents, locked, read_model, variant_from, write_model
-from protograph.nn.backbones import Flatten
+from protograph.nn.backbones import Centred
 from protograph.progress import Progress, Silent
 from protograph.relations.attributes import AttributeRelation
 from protograph.relations.kept import Told, keep_relations
@@ -59,7 +67,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
               held-out pictures
     shots:    fewest and most examples of a class acting as new
     copies:   augmented copies of each picture to train on, where there is an encoder
-    steps, rate, seed: of the training
+    steps:    of the training; by default twice the number of classes, from 50 to 300: the fewer classes there are, the sooner
+              new ones suffer from what is learned of them
+    rate, seed: of the training
 
     classes_:    labels, the fitted ones sorted, then the added ones in the order they came
     prototypes_: [V, D], in that order
@@ -88,7 +98,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         balance: bool = False,
         shots: tuple[int, int] = (1, 5),
         copies: int = 4,
-        steps: int = 300,
+        steps: int | None = None,
         rate: float = 0.2,
         seed: int = 0,
     ) -> None:
@@ -112,12 +122,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             several as a list, or as a dict by label
         """
         progress = progress or Silent()
-        recipe = self._recipe()
+        self._check_parameters()
         self.encoder_ = open_encoder(self.encoder) if isinstance(self.encoder, str) else self.encoder
         features, copies, labels = self._training_set(X, y, progress)
         classes, targets = np.unique(labels, return_inverse=True)
         names = [str(label) for label in classes]
         self._check_names(names)
+        recipe = fitting_recipe(len(names), self.steps, self.rate)
         kept = keep_relations(relations, names)
         variant = choose_variant(self.variant, bool(kept))
         rows: dict[int, list[int]] = {class_id: [] for class_id in range(len(names))}
@@ -129,7 +140,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         similarities = {label: relation.similarities for label, relation in kept.items()}
         shots = cast(tuple[int, int], tuple(self.shots))
         model = start_model(features, rows, variant, similarities, recipe, self.seed)
-        if self.steps:
+        if self.steps != 0:
             train_model(model, FeatureStore(features, copies), rows, variant, recipe, shots, self.seed, progress)
         self.bias_ = simulated_bias(model, features, held, recipe, shots, self.seed) if self.balance else 0.0
         self.space_ = JointSpace(model, variant, names, kept)
@@ -154,7 +165,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         held_out = torch.zeros(0, model.prototypes.shape[1])
         if made.unknown is not None:
             held_out = extract(model, dataset.store, dataset.seen_validation.all_pictures(), progress)
-        model.backbone = Flatten()
+        model.backbone = Centred(torch.zeros(held_out.shape[1]))
         made.n_features_in_ = held_out.shape[1]
         made.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
         made.classes_ = np.array(names)
@@ -231,9 +242,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return explain(self.space_, features[0], self.bias_, top)
 
     def unknown_score(self, X: Any) -> Array:  # noqa: N803
-        """How much each picture [n] is like some class: the largest cosine to a prototype."""
+        """How much each picture [n] is like some class: the largest cosine to a prototype, what all have in common included."""
         check_is_fitted(self)
-        scores: Array = self.space_.cosines(self._features(X)).max(1).values.numpy()
+        scores: Array = self.space_.likeness(self._features(X)).numpy()
         return scores
 
     def auroc(self, known: Any, unknown: Any) -> float:
@@ -302,7 +313,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if len(labels) != len(pictures):
                 raise InputError(f"{len(pictures)} pictures have {len(labels)} labels: give one each")
             features = self.encoder_.encode(pictures, progress)
-            augmented = self.copies and self.steps
+            augmented = self.copies and self.steps != 0
             copies = self.encoder_.encode_augmented(pictures, self.copies, self.seed, progress) if augmented else None
             self.n_features_in_ = features.shape[1]
         with warnings.catch_warnings():
@@ -329,9 +340,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.unknown is not None:
             if not len(held_out):
                 raise InputError("no picture can be held out to calibrate 'unknown': give some classes three pictures or more")
-            self.threshold_ = false_alarm_threshold(self.space_.cosines(held_out).max(1).values, self.unknown)
+            self.threshold_ = false_alarm_threshold(self.space_.likeness(held_out), self.unknown)
 
-    def _recipe(self) -> Recipe:
+    def _check_parameters(self) -> None:
         if self.update not in UPDATES:
             raise unknown("update", self.update, UPDATES)
         if self.unknown is not None:
@@ -339,7 +350,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fewest, most = self.shots
         if not 1 <= fewest <= most:
             raise InputError(f"shots are the fewest and the most examples of a class acting as new, not {self.shots}")
-        return replace(FROZEN, steps=max(1, self.steps), rate=self.rate)  # a recipe has at least one step
 
     def _only_new(self) -> bool:
         if self.update not in UPDATES:

@@ -58,7 +58,7 @@ def explain(space: JointSpace, features: Tensor, bias: float, top: int) -> list[
     for layer in before:
         inputs = layer(inputs, weights)
     assert isinstance(last, GraphLayer)
-    query = normalise(features.double())
+    query = normalise(space.model.embed(features[None])[0].double())
     found = []
     for row in logits.argsort(descending=True, stable=True)[:top].tolist():
         rows = [each.row_of(row, len(space.names)) for each in weights]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from protograph.errors import InputError
+from protograph.nn.backbones import Centred
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context, Operator, Similarity
@@ -22,7 +23,7 @@ class JointSpace:
     """Seen classes first, as they were learned, then the added ones in the order they came.
 
     Args:
-        model: with a backbone that takes features as they are, and one learned prototype per seen class
+        model: with a backbone that takes features and at most centres them, and one learned prototype per seen class
         variant: what the model is
         names: of all classes
         relations: what is known of all classes, by label
@@ -55,6 +56,12 @@ class JointSpace:
         """Of the cosine classifier."""
         assert isinstance(self.model.classifier, CosineClassifier)
         return self.model.classifier.temperature.item()
+
+    @property
+    def centred(self) -> Centred:
+        """What features pass first."""
+        assert isinstance(self.model.backbone, Centred)
+        return self.model.backbone
 
     def place(self, name: str) -> int:
         """Where a class stands."""
@@ -105,7 +112,8 @@ class JointSpace:
         """What the operators look at: one episode of all classes."""
         learned = self.model.learned()
         prototypes = torch.cat([learned, *self._starts])[None]
-        shown = self.support if _sees_support(self.model) else [learned[:0]] * len(self.support)
+        asked = _sees_support(self.model)
+        shown = [self.model.embed(examples) if asked else learned[:0] for examples in self.support]
         return Context(prototypes, *_padded(shown, learned[:0]), torch.arange(len(self.names))[None], self.seen)
 
     @torch.no_grad()
@@ -119,12 +127,22 @@ class JointSpace:
 
     def _start(self, examples: Tensor) -> Tensor:
         """The initial prototype [1, D] of a class from its examples [K, D]; without any, zero."""
-        return self.model.initial(examples[None, None], torch.ones(1, 1, len(examples), dtype=torch.bool))[0]
+        centred = self.model.embed(examples)
+        return self.model.initial(centred[None, None], torch.ones(1, 1, len(examples), dtype=torch.bool))[0]
 
     def cosines(self, features: Tensor) -> Tensor:
         """Features [n, D] -> cosine [n, V] to every prototype, in float64, so that no picture depends on its neighbours."""
         prototypes = normalise(self.prototypes.double())
-        parts = [normalise(part.double()) @ prototypes.T for part in torch.split(features, PORTION)]
+        parts = [normalise(self.model.embed(part).double()) @ prototypes.T for part in torch.split(features, PORTION)]
+        return torch.cat(parts)
+
+    def likeness(self, features: Tensor) -> Tensor:
+        """Features [n, D] -> how like some class each [n] is: the largest cosine to a prototype before both were centred.
+
+        What all classes share tells pictures of none of them apart.
+        """
+        prototypes = normalise(self.centred.back(self.prototypes).double())
+        parts = [(normalise(part.double()) @ prototypes.T).max(1).values for part in torch.split(features, PORTION)]
         return torch.cat(parts)
 
     def logits(self, features: Tensor, bias: float = 0.0) -> Tensor:

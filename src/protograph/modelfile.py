@@ -27,7 +27,7 @@ from protograph.errors import InputError
 from protograph.files import write_atomically
 from protograph.joint import JointSpace
 from protograph.locks import held
-from protograph.nn.backbones import Flatten
+from protograph.nn.backbones import Centred
 from protograph.relations.described import describe, restore
 from protograph.sealed import metadata, seal, unseal
 from protograph.variants import Op, Variant, build
@@ -140,8 +140,9 @@ def _space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpa
     similarities = {relation.label: relation.similarities for relation in relations}
     if any(len(similarity) != len(names) for similarity in similarities.values()):
         raise ValueError(f"its relations are not of {len(names)} classes")
-    model = build(variant, Flatten(), (features,), len(names) - len(counts), similarities)
-    model.load_state_dict(part(tensors, "model."))
+    model = build(variant, Centred(torch.zeros(features)), (features,), len(names) - len(counts), similarities)
+    centred = {f"backbone.{name}": value for name, value in model.backbone.state_dict().items()}  # the first files had none
+    model.load_state_dict(centred | part(tensors, "model."))
     kept = {relation.label: relation for relation in relations}
     return JointSpace(model, variant, names, kept, torch.split(support, counts), prototypes)
 

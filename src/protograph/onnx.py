@@ -3,7 +3,7 @@
 inputs     pixels [n, C, H, W] uint8 (or, where the classifier knows features alone, features [n, D] float32)
            prototypes [V, D] float32 and bias [V] float32, of any number of classes
 outputs    logits [n, V], whose softmax are the probabilities
-           cosines [n, V], the largest of which, below the threshold in the metadata, makes a picture unknown
+           cosines [n, V] before centring, the largest of which, below the threshold in the metadata, makes a picture unknown
 
 Prototypes, bias and the names of the classes lie beside it in a .npz file, which is all that changes when a class is added.
 """
@@ -25,6 +25,7 @@ from protograph import __version__
 from protograph.encoders import PictureEncoder, open_encoder
 from protograph.errors import InputError
 from protograph.files import write_atomically
+from protograph.nn.backbones import Centred
 from protograph.nn.classify import normalise
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class JointNetwork(nn.Module):
 
     Args:
         encoder: None where features are given
+        centred: what features pass first
         temperature: of the cosine classifier
 
     """
@@ -45,8 +47,9 @@ class JointNetwork(nn.Module):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, encoder: PictureEncoder | None, temperature: float) -> None:
+    def __init__(self, encoder: PictureEncoder | None, centred: Centred, temperature: float) -> None:
         super().__init__()
+        self.centred = centred
         self.network = None if encoder is None else encoder.network
         if encoder is not None:
             mean, std = (
@@ -59,8 +62,8 @@ class JointNetwork(nn.Module):
     def forward(self, inputs: Tensor, prototypes: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """[n, C, H, W] or [n, D], [V, D] and [V] -> logits and cosines [n, V]."""
         features = inputs if self.network is None else self.network(inputs.float() * self.scale + self.shift)
-        cosines = normalise(features) @ normalise(prototypes).T
-        return self.temperature * cosines + bias, cosines
+        logits = self.temperature * (normalise(self.centred(features)) @ normalise(prototypes).T) + bias
+        return logits, normalise(features) @ normalise(self.centred.back(prototypes)).T
 
 
 def export_onnx(classifier: "Classifier", path: Path) -> Path:
@@ -73,7 +76,7 @@ def export_onnx(classifier: "Classifier", path: Path) -> Path:
     encoder = None
     if classifier.encoder_ is not None:
         encoder = open_encoder(classifier.encoder_.description(), classifier.encoder_.tensors(), torch.device("cpu"))
-    network = JointNetwork(encoder, classifier.space_.temperature).eval()
+    network = JointNetwork(encoder, classifier.space_.centred, classifier.space_.temperature).eval()
     size = sum(value.nbytes for value in network.state_dict().values())
     if size >= LARGEST:
         raise InputError(f"a network of {size / 2**30:.1f} GiB does not fit into one ONNX file: choose a smaller backbone")

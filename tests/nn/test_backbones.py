@@ -6,8 +6,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from protograph.episodes import seeded
 from protograph.errors import InputError
-from protograph.nn.backbones import Conv4, Flatten, ResidualBlock, ResNet12, build_backbone, feature_count
+from protograph.nn.backbones import Centred, Conv4, Flatten, ResidualBlock, ResNet12, build_backbone, feature_count
 from protograph.variants import VARIANTS, build
 
 
@@ -114,3 +115,13 @@ def test_backbone_must_answer_one_row_per_picture():
 def test_unknown_backbone_names_the_nearest():
     with pytest.raises(InputError, match=r"'conv4-126'.*conv4-128"):
         build_backbone("conv4-126", 3, last_relu=False)
+
+
+def test_features_are_centred_at_their_mean_and_prototypes_lie_as_far_from_it() -> None:
+    features = torch.rand(20, 4, generator=seeded(0)) + 3
+    centred = Centred.of(features)
+    mean = torch.stack([features[:, column].sum() / 20 for column in range(4)])
+    torch.testing.assert_close(centred(features), torch.stack([row - mean for row in features]))
+    far = sum((row - mean).norm().item() for row in features) / 20
+    torch.testing.assert_close(centred.back(5 * torch.eye(4)[:2]), mean + far * torch.eye(4)[:2])
+    assert Centred(torch.zeros(4)).back(2 * torch.eye(4)).equal(torch.eye(4))

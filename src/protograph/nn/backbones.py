@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from protograph.data.store import TRITON
 from protograph.errors import unknown
+from protograph.nn.classify import normalise
 
 
 class Conv4(nn.Module):
@@ -102,6 +103,38 @@ class Flatten(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Flatten all but the first dimension."""
         return features.flatten(1)
+
+
+class Centred(nn.Module):
+    """Features of a frozen encoder less what all of them share, so that cosines compare what tells them apart.
+
+    Args:
+        centre: [D]
+        radius: how far features lie from it
+
+    """
+
+    centre: Tensor
+    radius: Tensor
+
+    def __init__(self, centre: Tensor, radius: float = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("centre", centre)
+        self.register_buffer("radius", torch.tensor(radius))
+
+    @classmethod
+    def of(cls, features: Tensor) -> "Centred":
+        """At the mean of features [n, D]."""
+        centre = features.mean(0)
+        return cls(centre, (features - centre).norm(dim=1).mean().item())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[n, D] -> [n, D]."""
+        return features - self.centre
+
+    def back(self, prototypes: Tensor) -> Tensor:
+        """Where features like prototypes [V, D], of which only the direction counts, would lie before they are centred."""
+        return self.centre + self.radius * normalise(prototypes)
 
 
 Backbone = Callable[[int, bool], nn.Module]  # (channels, last_relu) -> pictures [n, C, H, W] to features [n, D]
