@@ -324,10 +324,10 @@ def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
 
 
 def explanation_table(found: Sequence[Nearest], picture: Path) -> Table:
-    """One row per class: what of its likeness is its own, and what related classes brought."""
-    table = Table(title=escape(f"{picture}: likeness to the nearest classes, and where it comes from"), title_justify="left")
+    """One row per class: what of its cosine is its own, and what related classes brought."""
+    table = Table(title=escape(f"{picture}: the nearest classes by cosine, and where it comes from"), title_justify="left")
     table.add_column("class")
-    for heading in ("probability", "likeness", "its own"):
+    for heading in ("probability", "cosine", "its own"):
         table.add_column(heading, justify="right")
     table.add_column("from related classes")
     for one in found:
