@@ -111,7 +111,8 @@ def cub(arguments: argparse.Namespace) -> Section:
         train = rows_of(data.train)
         labels = np.repeat(names[: data.seen], [len(rows) for rows in train])
         options = {} if arguments.steps is None else {"steps": arguments.steps}
-        known = Classifier(unknown=RATE, **options).fit(features[flat(train)], labels, data.relations, progress)
+        relations = {name: data.relations[name] for name in data.default_relations}
+        known = Classifier(unknown=RATE, **options).fit(features[flat(train)], labels, relations, progress)
     fitted = time.perf_counter() - began
 
     seen_rows, novel_rows = rows_of(data.seen_test), rows_of(data.novel_test)
@@ -169,12 +170,12 @@ def at_once(known: Classifier, data: Dataset, features: Tensor, support: list[li
     if similarities:
         renew_relations(model, space.variant, similarities)
     classes = torch.arange(len(ids))[None]
-    shown = torch.stack([features[rows] for rows in support])[None]
+    shown = torch.stack([model.embed(features[rows]) for rows in support])[None]
     mask = torch.ones(shown.shape[:3], dtype=torch.bool)
 
     def logits(asked: Tensor) -> Tensor:
         with torch.no_grad():
-            found: Tensor = model(shown, mask, asked[None], classes, space.seen)[0]
+            found: Tensor = model(shown, mask, model.embed(asked)[None], classes, space.seen)[0]
         return found
 
     return logits
