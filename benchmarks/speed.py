@@ -63,10 +63,10 @@ from protograph.training import (
     best_precision,
     configure,
     keep_freed_memory,
-    load_weights,
     make_model,
     make_optimiser,
     repeated_step,
+    trained_model,
     training_spec,
 )
 from protograph.variants import build, find_variant
@@ -647,8 +647,7 @@ def precision(bench: Bench) -> Iterator[Section]:
         dataset = bench.dataset if opened else open_dataset(config.dataset, bench.root)
         if dataset.fingerprint != config.fingerprint:
             raise InputError(f"{folder} was trained on other pictures than these of {config.dataset}: name another --run")
-        model = make_model(config, dataset).to(bench.device)
-        load_weights(model, run.weights("best"), run)
+        model = trained_model(run, dataset).to(bench.device)
         found = {}
         for name, dtype in PRECISIONS.items():
             model.precision = dtype

@@ -11,12 +11,12 @@ from typer.testing import CliRunner, Result
 from protograph import training
 from protograph.answers import collect
 from protograph.cli import app
-from protograph.cli.train import trained_model
 from protograph.config import RunConfig
 from protograph.data import DATASETS, Dataset, Source
 from protograph.document import Grid, Heading, Paragraph, Picture, as_html
 from protograph.report import run_document
 from protograph.runs import Run
+from protograph.training import trained_model
 
 NAMES = ("<i>one</i>", "two | b", "**three**")
 

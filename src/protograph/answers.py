@@ -13,7 +13,7 @@ from torch import Tensor
 from protograph.config import RunConfig
 from protograph.data import Dataset
 from protograph.episodes import fixed_episodes
-from protograph.evaluation import EVALUATION_SEED, evaluation_spec, extract
+from protograph.evaluation import EVALUATION_SEED, cached, evaluation_spec
 from protograph.nn.graph import GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context
@@ -72,8 +72,7 @@ def collect(
     progress = progress or Silent()
     recipe, store = config.recipe, dataset.store.to(next(model.parameters()).device)
     spec = evaluation_spec(dataset, "test", recipe.ways, config.shots, recipe.test_queries)
-    pictures, placed = fixed_episodes(spec, EVALUATION_SEED, episodes).compact
-    features = extract(model, store, pictures.to(store.device), progress)
+    features, placed = cached(model, store, fixed_episodes(spec, EVALUATION_SEED, episodes), progress)
     answers = Answers(len(dataset.classes), episodes)
     with progress.task("read answers", episodes, "episodes") as advance:
         for index in range(episodes):

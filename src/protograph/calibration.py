@@ -39,6 +39,12 @@ def auroc(known: Tensor, unknown: Tensor) -> Tensor:
     return (below + at_most).double().sum(-1) / (2 * known.shape[-1] * unknown.shape[-1])
 
 
+def harmonic_mean(one: Tensor, other: Tensor) -> Tensor:
+    """Of two shares [...]; 0 where both are."""
+    both = one + other
+    return 2 * one * other / both.masked_fill(both == 0, 1)
+
+
 @dataclass(frozen=True)
 class Margins:
     """All that decides how a bias on the novel logits changes the answers to queries.
@@ -64,9 +70,7 @@ class Margins:
         """The mean over episodes of the harmonic mean of Seen-Joint and Novel-Joint, with a bias on the novel logits."""
         right = self.right & (self.seen == (self.margin >= bias))
         seen_joint, novel_joint = ((right & kind).sum(-1) / kind.sum(-1) for kind in (self.seen, ~self.seen))
-        both = seen_joint + novel_joint
-        mean: float = (2 * seen_joint * novel_joint / both.masked_fill(both == 0, 1)).mean().item()
-        return mean
+        return harmonic_mean(seen_joint, novel_joint).mean().item()
 
     def best_bias(self) -> float:
         """The bias of the best H-Mean: no bias at all, or one of many between the margins; of equals, the nearest to none."""

@@ -108,17 +108,7 @@ FAST = replace(
     validation_episodes=600,
 )
 # For prototypes and graph block on the features of a frozen encoder: prototypes start where their classes are.
-FROZEN = replace(
-    PAPER,
-    name="frozen",
-    epochs=1,
-    steps=300,
-    seen_queries=45,
-    rate=0.2,
-    drops=(),
-    anneal=True,
-    warmup=20,
-)
+FROZEN = replace(DEMO, name="frozen", epochs=1, steps=300)
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, DEMO)}
 # What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A run that
 # starts from another is a second stage, whatever its objective.

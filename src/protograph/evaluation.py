@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from protograph.calibration import Margins, auroc, join
+from protograph.calibration import Margins, auroc, harmonic_mean, join
 from protograph.data.dataset import Dataset, Pool
 from protograph.data.store import Store
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, seeded
@@ -65,14 +65,13 @@ def episode_measures(logits: Tensor, targets: Tensor, seen: int) -> dict[str, Te
         return (right & among).sum(-1) / among.sum(-1)
 
     seen_joint, novel_joint = share(joint, is_seen), share(joint, ~is_seen)
-    both = seen_joint + novel_joint
     return {
         "seen_seen": share(within_seen, is_seen),
         "novel_novel": share(within_novel, ~is_seen),
         "joint_joint": joint.float().mean(-1),
         "seen_joint": seen_joint,
         "novel_joint": novel_joint,
-        "h_mean": 2 * seen_joint * novel_joint / both.masked_fill(both == 0, 1),
+        "h_mean": harmonic_mean(seen_joint, novel_joint),
     }
 
 
@@ -150,8 +149,7 @@ def nearness(model: GraphPrototypeNetwork, dataset: Dataset, shots: int, ways: i
     """
     queries = 5
     drawn = fixed_episodes(evaluation_spec(dataset, "test", ways, shots, queries), EVALUATION_SEED, episodes)
-    pictures, placed = drawn.compact
-    features = extract(model, dataset.store, pictures)
+    features, placed = cached(model, dataset.store, drawn)
     found = []
     for index in range(episodes):
         one = placed.slice(index, index + 1)
@@ -171,9 +169,15 @@ def measure(
     model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None, bias: float = 0.0
 ) -> Measures:
     """The six measures of a model on given episodes; the store lies on the model's device."""
+    return summarise(run_episodes(model, *cached(model, store, episodes, progress), bias=bias))
+
+
+def cached(
+    model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None
+) -> tuple[Tensor, Episodes]:
+    """Features [n, D] of all pictures of some episodes, and the episodes indexing these."""
     pictures, placed = episodes.compact
-    features = extract(model, store, pictures.to(store.device), progress)
-    return summarise(run_episodes(model, features, placed, bias=bias))
+    return extract(model, store, pictures.to(store.device), progress), placed
 
 
 def evaluate(
@@ -205,9 +209,7 @@ def choose_bias(
 ) -> float:
     """The bias on novel logits of the best H-Mean on fixed validation episodes."""
     drawn = fixed_episodes(evaluation_spec(dataset, "validation", ways, shots, queries), EVALUATION_SEED, episodes)
-    pictures, placed = drawn.compact
-    store = dataset.store.to(next(model.parameters()).device)
-    features = extract(model, store, pictures.to(store.device), progress)
+    features, placed = cached(model, dataset.store.to(next(model.parameters()).device), drawn, progress)
     batches = episode_batches(model, features, placed)
     return join([Margins.of(logits, part.targets, part.seen) for part, logits in batches]).best_bias()
 
@@ -249,9 +251,8 @@ def evaluate_unknown(
     The score is the largest logit, which is the largest cosine.
     """
     drawn = fixed_episodes(evaluation_spec(dataset, split, ways, shots, queries), seed, episodes)
-    pictures, placed = with_unknown(drawn, dataset.held_out(split)[1], seed).compact
-    store = dataset.store.to(next(model.parameters()).device)
-    features = extract(model, store, pictures.to(store.device), progress)
+    asked = with_unknown(drawn, dataset.held_out(split)[1], seed)
+    features, placed = cached(model, dataset.store.to(next(model.parameters()).device), asked, progress)
     known = drawn.queries.shape[1]
     scores = [logits.max(-1).values for _, logits in episode_batches(model, features, placed)]
     return Measure.of(torch.cat([auroc(each[:, :known], each[:, known:]) for each in scores]).cpu())

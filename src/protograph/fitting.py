@@ -28,12 +28,11 @@ from protograph.runs import Run
 from protograph.training import (
     keep_freed_memory,
     learning_rate,
-    load_weights,
-    make_model,
     make_optimiser,
     repeated_step,
     set_parameters,
     set_rate,
+    trained_model,
 )
 from protograph.variants import Variant, build, find_variant
 
@@ -156,13 +155,7 @@ def open_run(run: Run, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Encoder
     config, variant = run.config, find_variant(run.config.variant)
     if variant.classifier != "cosine":
         raise InputError(f"{run.folder} is of variant '{variant.name}', which has no cosine classifier: train another")
-    if dataset.fingerprint != config.fingerprint:
-        raise InputError(
-            f"{run.folder} was trained on another version of {config.dataset} ({config.fingerprint}, here "
-            f"{dataset.fingerprint}): train again"
-        )
-    model = make_model(config, dataset)
-    load_weights(model, run.weights("best"), run)
+    model = trained_model(run, dataset)
     if not isinstance(dataset.store, ImageStore):
         return model, None
     weights = {name: value.clone() for name, value in model.backbone.state_dict().items()}

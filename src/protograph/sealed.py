@@ -18,10 +18,11 @@ def seal(tensors: dict[str, Tensor], key: str, text: str, **more: str) -> bytes:
 def unseal(content: bytes, key: str) -> tuple[str, dict[str, Tensor]]:
     """Text and tensors of such a file; ValueError where it is damaged or another."""
     try:
-        tensors, text = load(content), metadata(content)[key]
+        tensors, said = load(content), metadata(content)
+        text = said[key]
     except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(str(error) or type(error).__name__) from error
-    if metadata(content).get("digest") != tensors_digest(text, tensors):
+    if said.get("digest") != tensors_digest(text, tensors):
         raise ValueError("its contents do not match their checksum")
     return text, tensors
 

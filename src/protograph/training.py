@@ -337,6 +337,18 @@ def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
     return build(variant, config.backbone, shape, dataset.seen, similarities, config.seed, config.recipe.temperature)
 
 
+def trained_model(run: Run, dataset: Dataset, which: str = "best") -> GraphPrototypeNetwork:
+    """A run's model with the `best` or `last` weights, on the CPU; the dataset must be the one it was trained on."""
+    if dataset.fingerprint != run.config.fingerprint:
+        raise InputError(
+            f"{run.folder} was trained on another version of {run.config.dataset} "
+            f"({run.config.fingerprint}, here {dataset.fingerprint}): train again"
+        )
+    model = make_model(run.config, dataset)
+    load_weights(model, run.weights(which), run)
+    return model
+
+
 def find_similarities(variant: Variant, dataset: Dataset, names: Sequence[str]) -> dict[str, Tensor]:
     """Similarities [C, C] by class id of each named relation: one of the dataset's own, or what its name specifies."""
     if not variant.needs_relation:

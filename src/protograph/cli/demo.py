@@ -7,12 +7,12 @@ import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, find_device
-from protograph.cli.train import run_start, run_training, trained_model
+from protograph.cli.train import run_start, run_training
 from protograph.data import open_dataset
 from protograph.evaluation import nearness
 from protograph.figures import draw_curves
 from protograph.runs import Run
-from protograph.training import best_precision, configure, configure_start
+from protograph.training import best_precision, configure, configure_start, trained_model
 from protograph.variants import find_variant
 
 VARIANTS = ("aux-only", "gcgpn-aux")

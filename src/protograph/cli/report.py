@@ -9,7 +9,6 @@ from protograph.answers import collect, related_labels
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.evaluate import dataset_of
 from protograph.cli.options import AsJson, Device, Root, find_device
-from protograph.cli.train import trained_model
 from protograph.document import Block, as_html
 from protograph.errors import InputError
 from protograph.files import write_atomically
@@ -18,6 +17,7 @@ from protograph.paper.page import results_document
 from protograph.progress import Progress
 from protograph.report import run_document
 from protograph.runs import Run
+from protograph.training import trained_model
 
 
 @reported

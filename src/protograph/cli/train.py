@@ -27,9 +27,8 @@ from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES
 from protograph.figures import draw_run
-from protograph.nn.model import GraphPrototypeNetwork
 from protograph.runs import Run, place
-from protograph.training import configure, configure_start, load_weights, make_model, plan, train
+from protograph.training import configure, configure_start, plan, train, trained_model
 from protograph.variants import find_variant
 
 SETTINGS: dict[str, type] = {
@@ -187,13 +186,6 @@ def run_training(
         run = Run.open(folder)
         draw_run(trained_model(run, dataset), dataset, run)
     return result
-
-
-def trained_model(run: Run, dataset: Dataset) -> GraphPrototypeNetwork:
-    """A run's model with the weights of its best epoch, on the CPU."""
-    model = make_model(run.config, dataset)
-    load_weights(model, run.weights("best"), run)
-    return model
 
 
 def _settings(path: Path | None, given: dict[str, Any], changes: list[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
