@@ -238,7 +238,7 @@ def test_a_pooler_without_weights_is_passed_over_for_the_first_token(transformer
     transformers.missing = ["pooler.weight"]
     transformers.output = {
         "pooler_output": lambda features: 0 * features,
-        "last_hidden_state": lambda features: torch.stack([features.flatten(1), torch.zeros(len(features), 5)], 1),
+        "last_hidden_state": lambda features: torch.stack([features.flatten(1), features.new_zeros(len(features), 5)], 1),
     }
     encoder = open_encoder(f"transformers:{folder}")
     check_features(encoder)
