@@ -84,6 +84,11 @@ def test_cells_that_fall_short_are_listed_with_what_is_allowed(tmp_path: Path) -
     )
     (results / "notes.json").write_text('{"cub/1-shot/gcgpn-aux": "the |last| ReLU,\\n*perhaps*"}')
     assert "0.52 below what is allowed. Why: the \\|last\\| ReLU, \\*perhaps\\*" in text_of(results)
+    (results / "notes.json").write_text('{"cub": "other *pictures*"}')
+    text = text_of(results)
+    assert "Why cells of cub fall short: other \\*pictures\\*" in text
+    assert "0.52 below what is allowed. Why: see what is said of cub above" in text
+    assert "Why: not looked into yet" in text, "of another dataset"
 
 
 def test_other_datasets_have_tables_of_their_own(tmp_path: Path) -> None:
@@ -111,7 +116,7 @@ def test_the_file_stands_beside_the_ledger(tmp_path: Path) -> None:
     ("content", "named"),
     [
         ("[]", "by cell"),
-        ('{"cub": "why"}', "by cell"),
+        ('{"cubs": "why"}', "a note on 'cubs'"),
         ('{"cub/one-shot/pn+": "why"}', "by cell"),
         ('{"cub/1-shot/pn+": 3}', "by cell"),
         ('{"cub/1-shot/pm+": "why"}', "cub 1-shot pm+"),

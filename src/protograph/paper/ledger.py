@@ -2,14 +2,14 @@
 
 results/{dataset}/{shots}-shot/{variant}/{recipe}-{seed}.json
 results/{dataset}/{shots}-shot/{variant}/{relation}-and-{relation}/{recipe}-{seed}.json, with others than the dataset's own
-results/notes.json, what people found out about cells, by {dataset}/{shots}-shot/{variant}
+results/notes.json, what people found out about cells, by {dataset}/{shots}-shot/{variant}, or by {dataset} about all of its
 """
 
 import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
@@ -96,23 +96,35 @@ def read_ledger(results: Path) -> dict[Task, Entry]:
     return {entry.task: entry for entry in (read_entry(results, path) for path in paths)}
 
 
-def read_notes(results: Path) -> dict[Cell, str]:
-    """What people found out about cells after looking into them, as they wrote it into notes.json."""
+@dataclass(frozen=True)
+class Notes:
+    """What people found out about why cells fall short: of one cell, and of all those of a dataset."""
+
+    cells: Mapping[Cell, str] = field(default_factory=dict)
+    datasets: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_notes(results: Path) -> Notes:
+    """What people found out after looking into cells, as they wrote it into notes.json."""
     path = results / "notes.json"
     if not path.exists():
-        return {}
+        return Notes()
+    cells, datasets = {}, {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        notes = {}
-        for key, note in content.items():
-            dataset, shots, variant = key.split("/")
-            notes[Cell(dataset, int(shots.removesuffix("-shot")), variant)] = " ".join(note.split())
+        for key, note in json.loads(path.read_text(encoding="utf-8")).items():
+            text = " ".join(note.split())
+            if "/" in key:
+                dataset, shots, variant = key.split("/")
+                cells[Cell(dataset, int(shots.removesuffix("-shot")), variant)] = text
+            else:
+                datasets[key] = text
     except (ValueError, AttributeError) as error:
-        example = '{"cub/1-shot/gcgpn-aux": "what is known"}'
+        example = '{"cub/1-shot/gcgpn-aux": "what is known", "cub": "what is known of all its cells"}'
         raise InputError(f"{path} does not hold notes by cell ({error}): write them as {example}") from error
-    if odd := [cell for cell in notes if cell.variant not in VARIANTS or cell.dataset not in DATASETS]:
+    odd = [str(cell) for cell in cells if cell.variant not in VARIANTS or cell.dataset not in DATASETS]
+    if odd := [*odd, *(name for name in datasets if name not in DATASETS)]:
         raise InputError(f"{path} has a note on '{odd[0]}', which is no cell: mend its name")
-    return notes
+    return Notes(cells, datasets)
 
 
 @dataclass(frozen=True)

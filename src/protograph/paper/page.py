@@ -8,16 +8,14 @@ from protograph.data import find_source, open_dataset
 from protograph.document import Block, Heading, Paragraph, Picture
 from protograph.figures import drawn
 from protograph.paper.grid import Task
-from protograph.paper.ledger import Entry, scores
+from protograph.paper.ledger import Entry, Notes, scores
 from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
-from protograph.paper.published import Cell, published
+from protograph.paper.published import published
 from protograph.paper.table import document
 from protograph.progress import Progress
 
 
-def results_document(
-    ledger: Mapping[Task, Entry], notes: Mapping[Cell, str], root: Path | None, progress: Progress
-) -> list[Block]:
+def results_document(ledger: Mapping[Task, Entry], notes: Notes, root: Path | None, progress: Progress) -> list[Block]:
     """All of it; the operators of datasets whose files are there, at `root` or where PROTOGRAPH_DATA says."""
     datasets = list(dict.fromkeys([*(cell.dataset for cell in published()), *(task.cell.dataset for task in sorted(ledger))]))
     blocks = [*document(ledger, notes), Heading(2, "Figures")]

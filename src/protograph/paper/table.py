@@ -9,7 +9,7 @@ from protograph.evaluation import MEASURES, Measure
 from protograph.files import write_atomically
 from protograph.paper.conclusions import READINGS, Comparison, Difference, Finding, agrees, conclusions
 from protograph.paper.grid import STUDY, STUDY_OWN, Task, table_cells
-from protograph.paper.ledger import Entry, Score, Scores, read_notes, scores
+from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores
 from protograph.paper.published import MODEL_OF, TITLES, VARIANT_OF, Cell, Row, few_shot_rows, gfsl_rows, published
 
 COUNTED = ("h_mean", "joint_joint")  # what a cell is judged by
@@ -51,12 +51,12 @@ def shortfalls(known: Mapping[Cell, Scores]) -> dict[Cell, dict[str, float]]:
     return found
 
 
-def document(ledger: Mapping[Task, Entry], notes: Mapping[Cell, str] | None = None) -> list[Block]:
+def document(ledger: Mapping[Task, Entry], notes: Notes | None = None) -> list[Block]:
     """All that the ledger says; `notes` are what is known about why cells fall short."""
     by_recipe = {name: scores(ledger, name) for name in RECIPES}
     known = {name: cells for name, cells in by_recipe.items() if cells}
     blocks = [Heading(1, "Results"), *_introduction(ledger, known)]
-    blocks += [Heading(2, "Where we stand"), *_standing(known, notes or {})]
+    blocks += [Heading(2, "Where we stand"), *_standing(known, notes or Notes())]
     blocks += [Heading(2, "The paper's conclusions"), *_conclusions(conclusions(ledger))]
     for table, title in TITLES.items():
         for shots in sorted({row.cell.shots for row in gfsl_rows() if row.table == table}):
@@ -88,7 +88,7 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
     return [Paragraph(text) for text in texts]
 
 
-def _standing(known: Known, notes: Mapping[Cell, str]) -> list[Block]:
+def _standing(known: Known, notes: Notes) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(
             "A cell falls short where the mean over seeds of H-Mean or Joint-Joint lies below the paper's minus its interval"
@@ -98,6 +98,7 @@ def _standing(known: Known, notes: Mapping[Cell, str]) -> list[Block]:
     ]
     if not any(cell in published() for cells in known.values() for cell in cells):
         return [*blocks, Paragraph("No cell of the paper's is in the ledger yet.")]
+    blocks += [Paragraph(f"Why cells of {dataset} fall short: {plain(note)}") for dataset, note in notes.datasets.items()]
     for recipe, cells in known.items():
         count, short = sum(cell in published() for cell in cells), shortfalls(cells)
         if not count:
@@ -110,12 +111,13 @@ def _standing(known: Known, notes: Mapping[Cell, str]) -> list[Block]:
     return blocks
 
 
-def _short(cell: Cell, own: Scores, below: Mapping[str, float], notes: Mapping[Cell, str]) -> str:
+def _short(cell: Cell, own: Scores, below: Mapping[str, float], notes: Notes) -> str:
     said = [
         f"{MEASURES[name]} {own[name]}, paper {published()[cell][name]}, {missing:.2f} below what is allowed"
         for name, missing in below.items()
     ]
-    return f"{cell} ({_seeds(own)}): {'; '.join(said)}. Why: {plain(notes.get(cell, UNKNOWN))}"
+    otherwise = f"see what is said of {cell.dataset} above" if cell.dataset in notes.datasets else UNKNOWN
+    return f"{cell} ({_seeds(own)}): {'; '.join(said)}. Why: {plain(notes.cells.get(cell, otherwise))}"
 
 
 def _block(rows: Sequence[Row], known: Known) -> list[tuple[str, ...]]:
