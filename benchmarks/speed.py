@@ -59,7 +59,6 @@ from protograph.repeat import WARM_UP, Repeated
 from protograph.runs import Run
 from protograph.training import (
     PRECISIONS,
-    augmentation_of,
     best_device,
     best_precision,
     configure,
@@ -311,8 +310,7 @@ def own_step(bench: Bench, config: RunConfig) -> Repeated:
     spec = training_spec(dataset, recipe, config.shots).to(bench.device)
     optimiser, loss_sum = make_optimiser(model, recipe), torch.zeros((), dtype=torch.float64, device=bench.device)
     variant = find_variant(VARIANT)
-    augmentation = augmentation_of(recipe, dataset)
-    return repeated_step(model, optimiser, dataset.store, augmentation, spec, recipe.episodes, variant, loss_sum)
+    return repeated_step(model, optimiser, dataset.store, dataset.augmentation, spec, recipe.episodes, variant, loss_sum)
 
 
 def bare_step(bench: Bench, config: RunConfig) -> Repeated:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from protograph.config import RunConfig
-from protograph.data import Augmentation, Dataset
+from protograph.data import Dataset
 from protograph.repeat import WARM_UP, Repeated
 from protograph.training import make_model, make_optimiser, repeated_step, training_spec, training_step
 from protograph.variants import find_variant
@@ -82,9 +82,8 @@ def test_after_a_warm_up_a_recorded_step_is_replayed_with_its_own_seed() -> None
 
 @needs_gpu
 @pytest.mark.filterwarnings("default")  # of the compiler's, which knows faster and less exact ways
-@pytest.mark.parametrize("changed", [Augmentation(pad=2, flip=True), Augmentation(pad=2, flip=True, zoom=1.4, colour=0.4)])
 def test_captured_training_is_the_same_as_training_that_is_not(
-    toy: Dataset, toy_config: Make, monkeypatch: pytest.MonkeyPatch, changed: Augmentation
+    toy: Dataset, toy_config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the gradients of all steps, as momentum gathers them, of weights that hardly move: otherwise roundings, which differ
     as kernels are chosen by their speed, would grow from step to step. Another draw of episodes would change them altogether.
@@ -97,7 +96,7 @@ def test_captured_training_is_the_same_as_training_that_is_not(
     for capture in (True, False):
         model = make_model(config, toy).to(device)
         loss_sum, optimiser = torch.zeros((), dtype=torch.float64, device=device), make_optimiser(model, recipe)
-        step = repeated_step(model, optimiser, store, changed, spec, recipe.episodes, variant, loss_sum)
+        step = repeated_step(model, optimiser, store, toy.augmentation, spec, recipe.episodes, variant, loss_sum)
         assert step.capture
         step.capture = capture
         for seed in range(WARM_UP + 3):

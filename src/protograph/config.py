@@ -24,7 +24,6 @@ class Recipe:
     rate, drops:               learning rate, and (epoch, rate) pairs from which epoch on another one holds
     anneal:                    instead of drops, follow a half cosine from `rate` to zero
     warmup:                    steps over which the rate rises from zero
-    zoom, colour:              what is changed of training pictures beyond the dataset's own augmentation, see `Augmentation`
     decay_scalars:             whether weight decay also pulls on scalars and vectors (temperatures, scales, diagonal
                                thetas, biases, norms)
     temperature:               where the cosine classifier's temperature starts
@@ -49,8 +48,6 @@ class Recipe:
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
-    zoom: float = 1.0
-    colour: float = 0.0
     decay_scalars: bool = True
     temperature: float = 10.0
     patience: int = 0
@@ -66,10 +63,6 @@ class Recipe:
         for name in ("warmup", "patience", "momentum", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
-        if not 1 <= self.zoom < math.inf:
-            raise InputError(f"recipe '{self.name}': zoom must be at least 1, not {self.zoom}")
-        if not 0 <= self.colour <= 1:
-            raise InputError(f"recipe '{self.name}': colour must lie from 0 to 1, not {self.colour}")
         if self.nesterov and not self.momentum:
             raise InputError(f"recipe '{self.name}': nesterov needs momentum: set nesterov=false too")
         for drop in self.drops:
@@ -127,7 +120,7 @@ _UNUSED = {
     "joint": {"batch"},
     "few-shot": {"batch", "seen_queries", "scheme"},
     "classify": _EPISODES,
-    "none": {"epochs", "steps", "batch", "patience", "temperature", "zoom", "colour", *_EPISODES, *_OPTIMISER},
+    "none": {"epochs", "steps", "batch", "patience", "temperature", *_EPISODES, *_OPTIMISER},
 }
 
 

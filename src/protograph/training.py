@@ -78,7 +78,7 @@ def train(
     best = state.part("best.")
 
     count = recipe.batch if variant.objective == "classify" else recipe.episodes
-    one_step = repeated_step(model, optimiser, store, augmentation_of(recipe, dataset), spec, count, variant, loss_sum)
+    one_step = repeated_step(model, optimiser, store, dataset.augmentation, spec, count, variant, loss_sum)
 
     with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
         for step in range(state.step, state.step if out_of_patience(recipe, state) else last_step):
@@ -119,11 +119,6 @@ def train(
                 progress.say(f"stopped: no better validation {label} for {recipe.patience} epochs")
                 break
     return conclude(run, model, replace(dataset, store=store), state, setup_seconds, progress)
-
-
-def augmentation_of(recipe: Recipe, dataset: Dataset) -> Augmentation:
-    """How training pictures are changed: as the dataset has it, and by what the recipe adds."""
-    return replace(dataset.augmentation, zoom=recipe.zoom, colour=recipe.colour)
 
 
 def out_of_patience(recipe: Recipe, state: Checkpoint) -> bool:

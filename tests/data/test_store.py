@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protograph.data.store import Augmentation, FeatureStore, ImageStore, Normalisation, has_triton, recoloured, zoomed
+from protograph.data.store import Augmentation, FeatureStore, ImageStore, Normalisation, has_triton
 from protograph.episodes import seeded
 
 MEAN, STD = (0.2, 0.5), (0.3, 0.9)
@@ -84,53 +84,6 @@ def test_the_same_generator_gives_the_same_crops(store: ImageStore) -> None:
     indices, change = torch.arange(5).repeat(4), Augmentation(2, flip=True)
     assert torch.equal(store.gather(indices, change, seeded(1)), store.gather(indices, change, seeded(1)))
     assert not torch.equal(store.gather(indices, change, seeded(1)), store.gather(indices, change, seeded(2)))
-
-
-def test_zooming_enlarges_a_part_of_each_picture_as_its_draws_say() -> None:
-    pictures = torch.rand(6, 2, 5, 8, generator=seeded(0), dtype=torch.float64)
-    found = zoomed(pictures, 2.0, seeded(1))
-    draws = torch.rand(3, 6, generator=seeded(1), dtype=torch.float64)
-    for n in range(6):
-        share = 1 / (1 + draws[0, n])
-        for row in range(5):
-            for column in range(8):
-                # the middle of this pixel on a picture that reaches from -1 to 1, moved, as a place among pixels
-                y, x = (
-                    ((((2 * at + 1) / size - 1) * share + (1 - share) * (2 * draws[which, n] - 1) + 1) * size - 1) / 2
-                    for at, size, which in ((row, 5, 2), (column, 8, 1))
-                )
-                y, x = y.clamp(0, 4).item(), x.clamp(0, 7).item()
-                top, left = int(y), int(x)
-                below, right = min(top + 1, 4), min(left + 1, 7)
-                down, along = y - top, x - left
-                upper = pictures[n, :, top, left] * (1 - along) + pictures[n, :, top, right] * along
-                lower = pictures[n, :, below, left] * (1 - along) + pictures[n, :, below, right] * along
-                torch.testing.assert_close(found[n, :, row, column], upper * (1 - down) + lower * down)
-
-
-def test_a_zoom_of_one_changes_nothing() -> None:
-    pictures = torch.rand(3, 2, 5, 8, generator=seeded(0), dtype=torch.float64)
-    torch.testing.assert_close(zoomed(pictures, 1.0, seeded(1)), pictures)
-
-
-def test_colours_change_as_their_draws_say() -> None:
-    pictures = torch.randn(4, 3, 5, 6, generator=seeded(0), dtype=torch.float64)
-    before = pictures.clone()
-    found = recoloured(pictures, 0.4, seeded(1))
-    draws = 0.4 * (2 * torch.rand(3, 4, 1, 1, 1, generator=seeded(1), dtype=torch.float64) - 1)
-    for n in range(4):
-        k, s, b = 1 + draws[0, n].item(), 1 + draws[1, n].item(), draws[2, n].item()
-        for channel in range(3):
-            grey = (before[n, 0] + before[n, 1] + before[n, 2]) / 3
-            torch.testing.assert_close(found[n, channel], k * (s * before[n, channel] + (1 - s) * grey) + b)
-    assert torch.equal(pictures, before)
-
-
-def test_gathering_crops_then_zooms_then_recolours(store: ImageStore) -> None:
-    indices, generator = torch.arange(5), seeded(1)
-    expected = store.gather(indices, Augmentation(2, flip=True), generator)
-    expected = recoloured(zoomed(expected, 1.5, generator), 0.3, generator)
-    assert torch.equal(store.gather(indices, Augmentation(2, flip=True, zoom=1.5, colour=0.3), seeded(1)), expected)
 
 
 def test_an_empty_augmentation_changes_nothing(store: ImageStore) -> None:

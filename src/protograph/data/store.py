@@ -13,21 +13,14 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import affine_grid, grid_sample
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes in training: zero-pad by `pad`, crop back at random, flip left-right; then `zoom` and `colour`.
-
-    zoom: enlarge a part of the picture, wherever it lies, up to so many times
-    colour: change contrast, saturation and brightness by up to this share
-    """
+    """Random changes in training: zero-pad by `pad`, crop back at random, flip left-right."""
 
     pad: int = 0
     flip: bool = False
-    zoom: float = 1.0
-    colour: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,13 +113,6 @@ class ImageStore:
         """
         if augmentation is None or augmentation == Augmentation():
             return self._normalised(self._pick(indices))
-        pictures = self._moved(indices, augmentation, generator)
-        if augmentation.zoom > 1:
-            pictures = zoomed(pictures, augmentation.zoom, generator)
-        return recoloured(pictures, augmentation.colour, generator) if augmentation.colour else pictures
-
-    def _moved(self, indices: Tensor, augmentation: Augmentation, generator: torch.Generator | None) -> Tensor:
-        """Pictures [n, C, H, W], cropped and flipped at random, as normalised floats."""
         count, pad, device = len(indices), augmentation.pad, self.device
         offsets = torch.randint(0, 2 * pad + 1, (2, count), device=device, generator=generator) - pad
         flips = torch.zeros(count, dtype=torch.bool, device=device)
@@ -160,31 +146,6 @@ class ImageStore:
 
     def _pick(self, indices: Tensor) -> Tensor:
         return self.pixels[indices.to(self.pixels.device)].to(self.device)
-
-
-def zoomed(pictures: Tensor, most: float, generator: torch.Generator | None) -> Tensor:
-    """Pictures [n, C, H, W], of each a part that lies anywhere in it, enlarged up to `most` times."""
-    device, kind = pictures.device, pictures.dtype
-    draws = torch.rand(3, len(pictures), device=device, dtype=kind, generator=generator)
-    share = 1 / (1 + (most - 1) * draws[0])  # of the picture's height and width that is shown
-    maps = torch.zeros(len(pictures), 2, 3, device=device, dtype=kind)
-    maps[:, 0, 0] = maps[:, 1, 1] = share
-    maps[:, :, 2] = ((1 - share) * (2 * draws[1:] - 1)).T
-    grid = affine_grid(maps, list(pictures.shape), align_corners=False)
-    moved = grid_sample(pictures, grid, padding_mode="border", align_corners=False)
-    return moved.contiguous(memory_format=torch.channels_last)
-
-
-def recoloured(pictures: Tensor, most: float, generator: torch.Generator | None) -> Tensor:
-    r"""Normalised pictures x [n, C, H, W] as :math:`k (s x + (1 - s) \mathrm{grey}(x)) + b`.
-
-    Contrast k and saturation s are drawn from 1 - most to 1 + most, brightness b from -most to most, for each picture.
-    """
-    draws = most * (
-        2 * torch.rand(3, len(pictures), 1, 1, 1, device=pictures.device, dtype=pictures.dtype, generator=generator) - 1
-    )
-    contrast, saturation, brightness = 1 + draws[0], 1 + draws[1], draws[2]
-    return torch.lerp(pictures.mean(1, keepdim=True), pictures, saturation).mul_(contrast).add_(brightness)
 
 
 class FeatureStore:
