@@ -348,7 +348,7 @@ def test_mistakes_are_named() -> None:
         (lambda: quick(unknown=2.0).fit(features, labels), "rate must lie between 0 and 1, not 2.0"),
         (lambda: quick(unknown=0.1, unknown_label="a").fit(features, labels), "a class is called 'a'"),
         (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "no picture can be held out"),
-        (lambda: quick(balance=True).fit(features[::4], labels[::4]), "too few pictures to balance"),
+        (lambda: quick(balance=True).fit(features[::12], labels[::12]), "too few pictures to balance"),
         (lambda: Classifier(rate=1e9).fit(features, labels), "training diverged"),
         (lambda: quick().fit(features, labels, DENSE[:2]), "2 x 6 matrix for 6 classes"),
         (lambda: quick().fit(features, labels, {("a", "q"): 1.0}), "unknown class in relation 'similarity' 'q'"),
@@ -486,6 +486,23 @@ def test_a_balance_moves_the_logits_of_added_classes_alone(tmp_path: Path) -> No
     assert np.array_equal(Classifier.load(tmp_path / "kept.pg").decision_function(features), logits)
     bias, known.bias_ = known.bias_, 0.0
     np.testing.assert_allclose(logits - known.decision_function(features), [[0] * 8 + [bias]] * len(labels), atol=1e-9)
+
+
+@pytest.mark.parametrize("balance", [False, True])
+@pytest.mark.parametrize(("shots", "seen_least", "new_least"), [(1, 0.7, 0.4), (5, 0.7, 0.7)])
+def test_classes_added_after_a_default_fit_are_found_and_the_others_kept(
+    shots: int, seen_least: float, new_least: float, balance: bool
+) -> None:
+    """Of 16 classes whose features lie far from zero, as encoders' do, 12 are fitted and 4 added."""
+    features, labels = blobs(classes=16, pictures=40, size=32, seed=4)
+    features = 3 + features + 0.8 * np.random.default_rng(5).normal(size=features.shape)
+    new = labels > "l"
+    asked = np.tile(np.arange(40) >= 25, 16)
+    known = Classifier(balance=balance).fit(features[~new & ~asked], labels[~new & ~asked])
+    for name in "mnop":
+        known.add_class(name, features[labels == name][:shots])
+    assert known.score(features[~new & asked], labels[~new & asked]) > seen_least
+    assert known.score(features[new & asked], labels[new & asked]) > new_least
 
 
 @pytest.fixture

@@ -23,14 +23,12 @@ from protograph.errors import InputError, unknown
 from protograph.evaluation import choose_bias, extract
 from protograph.explanation import Nearest, explain
 from protograph.fitting import (
+    Fit,
     choose_variant,
     fitting_recipe,
     hold_out,
     open_run,
     run_relations,
-    simulated_bias,
-    start_model,
-    train_model,
 )
 from protograph.joint import JointSpace
 from protograph.labels import as_label, as_labels
@@ -63,8 +61,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
               others exactly as they are; then the order in which classes come matters
     unknown:  a false-alarm rate, such as 0.05: `predict` answers `unknown_label` for pictures less like any prototype than so
               many of held-out pictures of the seen classes. A fifth of each class is held out for it
-    balance:  whether to weigh added classes against seen ones by one bias, chosen by letting seen classes act as new on
-              held-out pictures
+    balance:  whether to weigh added classes against seen ones by one bias. It is chosen with a model that is fitted before,
+              without a fifth of the classes, and to which these are new
     shots:    fewest and most examples of a class acting as new
     copies:   augmented copies of each picture to train on, where there is an encoder
     steps:    of the training; by default twice the number of classes, from 50 to 300: the fewer classes there are, the sooner
@@ -135,15 +133,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for row, class_id in enumerate(targets.tolist()):
             rows[class_id].append(row)
         held: dict[int, list[int]] = {}
-        if self.unknown is not None or self.balance:
-            rows, held = hold_out(rows, 4 if self.balance else 1, self.seed)
+        if self.unknown is not None:
+            rows, held = hold_out(rows, self.seed)
         similarities = {label: relation.similarities for label, relation in kept.items()}
         shots = cast(tuple[int, int], tuple(self.shots))
-        model = start_model(features, rows, variant, similarities, recipe, self.seed)
-        if self.steps != 0:
-            train_model(model, FeatureStore(features, copies), rows, variant, recipe, shots, self.seed, progress)
-        self.bias_ = simulated_bias(model, features, held, recipe, shots, self.seed) if self.balance else 0.0
-        self.space_ = JointSpace(model, variant, names, kept)
+        fit, store = Fit(variant, similarities, recipe, self.steps != 0, shots, self.seed), FeatureStore(features, copies)
+        self.bias_ = fit.bias(store, rows, progress) if self.balance else 0.0
+        self.space_ = JointSpace(fit.model(store, rows, progress), variant, names, kept)
         self.classes_ = classes
         self._calibrate(features[[row for pictures in held.values() for row in pictures]])
         return self

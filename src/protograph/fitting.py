@@ -4,8 +4,8 @@ Shapes: S seen, D features, n pictures, R augmented copies of each.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,10 +38,67 @@ from protograph.variants import Variant, build, find_variant
 
 FEWEST_STEPS = 50
 FEWEST_CLASSES = 3  # that episodes take: one acts as novel among two others
-HELD_OUT = 0.2  # of the pictures of a class, where something is calibrated
+HELD_OUT = 0.2  # of the pictures of a class, or of the classes, where something is calibrated
+FEWEST_AWAY = 2  # classes that are held out to choose a bias
 SHARPNESS = 8.0  # where the temperatures of relations start: from 1 they take thousands of steps to be of use
 NUMBERS = 1_000_000  # that the joint prototypes of one step's episodes hold at the most, where there are several
 EPISODES = 200  # that choose a bias
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a model of features is fitted.
+
+    similarities: [S, S] of all classes, by relation
+    trained: whether by the recipe, or not at all
+    shots: fewest and most examples of a class acting as new
+    """
+
+    variant: Variant
+    similarities: Mapping[str, Tensor]
+    recipe: Recipe
+    trained: bool
+    shots: tuple[int, int]
+    seed: int
+
+    def model(
+        self, store: FeatureStore, members: Mapping[int, Sequence[int]], progress: Progress, away: Collection[int] = ()
+    ) -> GraphPrototypeNetwork:
+        """Fitted to the stored features by class, as if those of the classes `away` were not there."""
+        model = start_model(store.features, members, self.variant, self.similarities, self.recipe, self.seed, away)
+        if self.trained:
+            there = {class_id: rows for class_id, rows in members.items() if class_id not in away}
+            train_model(model, store, there, self.variant, self.recipe, self.shots, self.seed, progress)
+        return model
+
+    def bias(self, store: FeatureStore, members: Mapping[int, Sequence[int]], progress: Progress) -> float:
+        """The bias on novel logits of the best H-Mean when a fifth of the classes are new to a model fitted without them."""
+        order = torch.randperm(len(members), generator=seeded(self.seed, "classes held out")).tolist()
+        away = set(order[: max(FEWEST_AWAY, round(HELD_OUT * len(order)))])
+        kept, held = hold_out({class_id: rows for class_id, rows in members.items() if class_id not in away}, self.seed)
+        asked = Pool.of({class_id: rows for class_id, rows in held.items() if rows})
+        spec = self._test_spec(asked, {class_id: list(members[class_id]) for class_id in away})
+        if len(kept) < FEWEST_CLASSES or spec is None:
+            raise InputError(
+                "too few pictures to balance seen and novel classes: give at least five classes with five each, or no balance"
+            )
+        model = self.model(store, {class_id: kept.get(class_id, rows) for class_id, rows in members.items()}, progress, away)
+        with torch.no_grad():
+            features = model.embed(store.features)
+            batches = episode_batches(model, features, fixed_episodes(spec, self.seed, EPISODES))
+            return join([Margins.of(logits, part.targets, part.seen) for part, logits in batches]).best_bias()
+
+    def _test_spec(self, asked: Pool, away: Mapping[int, list[int]]) -> EpisodeSpec | None:
+        """Episodes of as many queries of seen classes as of new ones, with K as large as half of these allow."""
+        for most in range(self.shots[1], 0, -1):
+            able = {class_id: rows for class_id, rows in away.items() if len(rows) > most}
+            if len(asked) and 2 * len(able) >= len(away):
+                new = Pool.of(able)
+                ways = min(self.recipe.ways, len(able))
+                queries = min(self.recipe.novel_queries, int(new.counts.min()) - most)
+                seen_queries = min(ways * queries, int(asked.counts.sum()))
+                return EpisodeSpec(asked, new, ways, most, queries, seen_queries, fewest_shots=min(self.shots[0], most))
+        return None
 
 
 def choose_variant(named: str | Variant | None, related: bool) -> Variant:
@@ -68,14 +125,14 @@ def fitting_recipe(classes: int, steps: int | None, rate: float) -> Recipe:
     return replace(FROZEN, steps=max(1, wanted), rate=rate)  # a recipe has at least one step
 
 
-def hold_out(members: Mapping[int, Sequence[int]], least: int, seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Pictures by class, for training and held out: a fifth of each, `least` at least, but two of each stay for training."""
+def hold_out(members: Mapping[int, Sequence[int]], seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Pictures by class, for training and held out: a fifth of each, at least one, but two of each stay for training."""
     train, held = {}, {}
     for class_id, pictures in members.items():
         order = [
             pictures[place] for place in torch.randperm(len(pictures), generator=seeded(seed, "held out", class_id)).tolist()
         ]
-        count = min(max(least, round(HELD_OUT * len(pictures))), max(0, len(pictures) - 2))
+        count = min(max(1, round(HELD_OUT * len(pictures))), max(0, len(pictures) - 2))
         held[class_id], train[class_id] = sorted(order[:count]), sorted(order[count:])
     return train, held
 
@@ -106,13 +163,15 @@ def start_model(
     similarities: Mapping[str, Tensor],
     recipe: Recipe,
     seed: int,
+    away: Collection[int] = (),
 ) -> GraphPrototypeNetwork:
     """A model of features [n, D] as it starts: prototypes are the means of normalised features, relations are sharp.
 
-    Features are centred at their mean over all classes, where there are several.
+    Features are centred at their mean over all classes but those `away`, where there are several.
     """
     known = [features[list(rows)] for rows in members.values()]
-    centred = Centred.of(torch.cat(known)) if len(known) > 1 else Centred(torch.zeros_like(features[0]))
+    there = [pictures for class_id, pictures in zip(members, known, strict=True) if class_id not in away]
+    centred = Centred.of(torch.cat(there)) if len(there) > 1 else Centred(torch.zeros_like(features[0]))
     model = build(variant, centred, features.shape[1:], len(members), similarities, seed, recipe.temperature)
     means = [normalise(model.embed(pictures)).mean(0) for pictures in known]
     set_parameters(model, {"prototypes": normalise(torch.stack(means))})
@@ -175,20 +234,3 @@ def run_relations(run: Run, dataset: Dataset) -> dict[str, KeptRelation]:
         label: KeptRelation.of(label, source.similarities(names), names, source, spec)
         for (label, source), spec in zip(found.items(), specs, strict=True)
     }
-
-
-def simulated_bias(
-    model: GraphPrototypeNetwork,
-    features: Tensor,
-    held_out: Mapping[int, Sequence[int]],
-    recipe: Recipe,
-    shots: tuple[int, int],
-    seed: int,
-) -> float:
-    """The bias on novel logits of the best H-Mean when held-out pictures of some seen classes act as novel ones."""
-    spec = episode_spec(held_out, recipe, shots)
-    if spec is None:
-        raise InputError("too few pictures to balance seen and novel classes: give half of the classes ten each, or no balance")
-    episodes = fixed_episodes(spec, seed, EPISODES)
-    batches = episode_batches(model, features, episodes)
-    return join([Margins.of(logits, part.targets, part.seen) for part, logits in batches]).best_bias()

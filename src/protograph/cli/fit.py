@@ -80,7 +80,9 @@ def fit_command(
             show_default=False,
         ),
     ] = None,
-    balance: Annotated[bool, typer.Option("--balance", help="Weigh added classes against these by held-out pictures.")] = False,
+    balance: Annotated[
+        bool, typer.Option("--balance", help="Weigh added classes against these, by some of them held out.")
+    ] = False,
     change: Annotated[
         list[str] | None,
         typer.Option(
