@@ -11,7 +11,7 @@ import torch
 
 from data.layouts import blocks
 from encoders.pictures import NORMAL, backbone_weights, tiny_encoder
-from protograph import Classifier
+from protograph import Classifier, open_dataset
 from protograph.data import Dataset
 from protograph.data.store import Augmentation, ImageStore
 from protograph.encoders import backbone_encoder
@@ -78,6 +78,19 @@ def test_a_network_of_the_birds_size(tmp_path: Path) -> None:
     inputs = np.stack(pictures).transpose(0, 3, 1, 2)
     said = check_parity(classifier, pictures, inputs, ("new", blocks(84, 84, 4)), tmp_path)
     assert said["threshold"] == ""
+
+
+def test_real_birds_through_the_net_that_ships(real_root: Path, tmp_path: Path) -> None:
+    birds = open_dataset("cub", real_root)
+    assert isinstance(birds.store, ImageStore)
+    pixels = birds.store.pixels.numpy()
+    rows = birds.train.pictures[:8, :12]
+    classifier = Classifier("conv4", copies=1, unknown=0.1)
+    classifier.fit(list(pixels[rows.flatten()].transpose(0, 2, 3, 1)), np.repeat(birds.classes[:8], 12), birds.relations)
+    inputs = pixels[birds.seen_test.pictures[:64, 0]]
+    example = pixels[birds.novel_test.pictures[0, 0]].transpose(1, 2, 0)
+    new = birds.classes[int(birds.novel_test.classes[0])], example
+    check_parity(classifier, list(inputs.transpose(0, 2, 3, 1)), inputs, new, tmp_path)
 
 
 def test_features(tmp_path: Path) -> None:
