@@ -19,11 +19,11 @@ import torch
 from protograph.data import open_dataset
 from protograph.episodes import fixed_episodes, seeded
 from protograph.evaluation import EVALUATION_SEED, episode_measures, evaluation_spec, extract, measure
+from protograph.memory import keep_freed_memory
 from protograph.runs import environment
 from protograph.training import (
     best_device,
     configure,
-    keep_freed_memory,
     make_model,
     make_optimiser,
     training_spec,

@@ -16,6 +16,7 @@ Without --root the pictures are made up. With --quick everything shrinks to a te
 """
 
 import argparse
+import copy
 import gc
 import json
 import math
@@ -52,6 +53,7 @@ from protograph.evaluation import (
     run_episodes,
 )
 from protograph.files import write_json
+from protograph.memory import keep_freed_memory
 from protograph.nn.backbones import Conv4, build_backbone
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import MatrixRelation
@@ -62,7 +64,6 @@ from protograph.training import (
     best_device,
     best_precision,
     configure,
-    keep_freed_memory,
     make_model,
     make_optimiser,
     repeated_step,
@@ -466,7 +467,8 @@ def evaluation(bench: Bench) -> Iterator[Section]:
         f"{bench.pictures}: the features of every picture once, then all episodes on these."
     )
     notes = [
-        f"The two loops over episodes, with the same model, are measured over {bench.scale.looped} episodes and scaled.",
+        f"The two loops over episodes, with the same weights, are measured over {bench.scale.looped} episodes and scaled. The "
+        "one with the backbone has it as plain torch layers.",
         "Drawing is counted nowhere else: the same episodes serve every model, and training draws its validation once.",
     ]
     yield Section("evaluation", about, rows, notes)
@@ -483,11 +485,13 @@ def evaluation_row(bench: Bench, model: GraphPrototypeNetwork, spec: EpisodeSpec
     pictures = pictures.to(bench.device)
     features = extract(model, store, pictures)
     part, cached = (episodes.slice(0, looped).to(bench.device) for episodes in (drawn, placed))
+    usual = copy.deepcopy(model)
+    usual.backbone = plain(usual.backbone)
     extraction, ours, every_time, one_by_one = medians(
         replace(bench.scale, least=0.0),
         lambda: extract(model, store, pictures),
         lambda: run_episodes(model, features, placed),
-        lambda: loop(part, lambda indices: model.embed(store.gather(indices.flatten())), model),
+        lambda: loop(part, lambda indices: usual.embed(store.gather(indices.flatten())), usual),
         lambda: loop(cached, lambda indices: features[indices.flatten()], model),
     )
     with_backbone, on_features = (taken * count / looped for taken in (every_time, one_by_one))

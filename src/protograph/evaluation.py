@@ -3,6 +3,7 @@
 Shapes: E episodes, S seen, V = S + N, Q queries, D features.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from protograph.data.dataset import Dataset, Pool
 from protograph.data.store import Store
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, seeded
 from protograph.errors import InputError
+from protograph.memory import keep_freed_memory
 from protograph.nn.classify import SquaredDistance
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Progress, Silent
@@ -26,6 +28,7 @@ MEASURES = {
     "novel_joint": "Novel-Joint",
     "h_mean": "H-Mean",
 }
+IN_CACHE = 120_000  # pixels of a batch that passes the backbone on a CPU: larger ones leave its caches
 EVALUATION_SEED = 20_200_907  # the same test episodes for every model, everywhere
 
 
@@ -90,13 +93,19 @@ def evaluation_spec(
 
 @torch.inference_mode()
 def extract(
-    model: GraphPrototypeNetwork, store: Store, pictures: Tensor, progress: Progress | None = None, batch: int = 512
+    model: GraphPrototypeNetwork, store: Store, pictures: Tensor, progress: Progress | None = None, batch: int | None = None
 ) -> Tensor:
-    """Features [n, D] of `pictures` [n], computed once: in evaluation mode they do not depend on the episode."""
+    """Features [n, D] of `pictures` [n], computed once: in evaluation mode they do not depend on the episode.
+
+    They pass in batches, by default of as many as suit the device.
+    """
     model.eval()
+    if store.device.type == "cpu":
+        keep_freed_memory()
+        batch = batch or max(1, IN_CACHE // math.prod(store.picture_shape[-2:]))
     parts = []
     with (progress or Silent()).task("extract features", len(pictures), "pictures") as advance:
-        for part in torch.split(pictures, batch):
+        for part in torch.split(pictures, batch or 512):
             parts.append(model.embed(store.gather(part)))
             advance(len(part))
     return torch.cat(parts)

@@ -18,6 +18,7 @@ from protograph.encoding import Encoder
 from protograph.episodes import EpisodeSpec, fixed_episodes, seeded, step_seed
 from protograph.errors import InputError
 from protograph.evaluation import episode_batches
+from protograph.memory import keep_freed_memory
 from protograph.nn.backbones import Centred
 from protograph.nn.classify import normalise
 from protograph.nn.model import GraphPrototypeNetwork
@@ -26,7 +27,6 @@ from protograph.progress import Progress
 from protograph.relations import KeptRelation, open_relations
 from protograph.runs import Run
 from protograph.training import (
-    keep_freed_memory,
     learning_rate,
     make_optimiser,
     repeated_step,

@@ -4,9 +4,7 @@ Every step draws its episodes and augmentations from a generator of its own, see
 So a checkpoint needs no random state, and a run that was killed ends with the same numbers as one that was not.
 """
 
-import ctypes
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +22,7 @@ from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, 
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
 from protograph.files import write_json
+from protograph.memory import keep_freed_memory
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import SideInformation
 from protograph.progress import Progress, Silent
@@ -494,17 +493,3 @@ def best_precision(device: torch.device) -> str:
 def best_device() -> torch.device:
     """The GPU where there is one, the CPU otherwise."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory instead of returning it to the system.
-
-    A step allocates and frees the same large tensors again and again; fetching fresh pages for them every time costs up to
-    half of the time of a step on a CPU.
-    """
-    if sys.platform == "linux":
-        trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of malloc.h
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(mmap_max, 0)
-            libc.mallopt(trim_threshold, 2**31 - 1)

@@ -48,6 +48,20 @@ def test_last_relu_takes_the_negative_features_away_and_changes_nothing_else():
     assert torch.equal(kept(pictures), without(pictures).relu())
 
 
+@pytest.mark.parametrize("last_relu", [True, False])
+def test_in_evaluation_convolution_and_norm_are_one_and_the_numbers_those_of_the_layers(last_relu):
+    torch.manual_seed(0)
+    backbone = Conv4((8, 4, 8, 4), channels=3, last_relu=last_relu).double()
+    for module in backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for values in (module.weight.data, module.bias.data, module.running_mean):
+                values.normal_()
+            module.running_var.uniform_(0.5, 2)
+    pictures = torch.randn(3, 3, 21, 19).double()
+    expected = backbone.eval().blocks(pictures).flatten(1)
+    torch.testing.assert_close(backbone(pictures), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_build_passes_the_variants_last_relu_on():
     for last_relu in (True, False):
         variant = replace(VARIANTS["aux-only"], last_relu=last_relu)

@@ -20,9 +20,10 @@ from protograph.encoders.cache import Shelf
 from protograph.encoders.preparation import Preparation, file_digest, is_file, picture_names
 from protograph.errors import InputError
 from protograph.files import cache_folder
+from protograph.memory import keep_freed_memory
 from protograph.nn.backbones import feature_count
 from protograph.progress import Progress, Silent
-from protograph.training import best_device, keep_freed_memory
+from protograph.training import best_device
 
 VERSION = 1  # to be raised whenever the same file gives other features
 BATCH = {"cpu": 8, "cuda": 64}  # pictures that pass the network together; on a CPU, few enough for its caches

@@ -1,0 +1,18 @@
+"""How the process treats memory on a CPU."""
+
+import ctypes
+import sys
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory instead of returning it to the system.
+
+    A step of training, or a batch of pictures, allocates and frees the same large tensors again and again; fetching fresh pages
+    for them every time costs up to half of the time on a CPU.
+    """
+    if sys.platform == "linux":
+        trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of malloc.h
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            libc.mallopt(mmap_max, 0)
+            libc.mallopt(trim_threshold, 2**31 - 1)
