@@ -3,6 +3,7 @@ import doctest
 import functools
 import math
 import pickle
+import statistics
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from torch.nn.functional import avg_pool2d, pad
 from kept import DENSE, NAMES, SPARSE, D, NaiveSpace, blobs, fitted
 from protograph import Classifier, EdgeRelation, MatrixRelation, UnicodeRelation, classifier, training
 from protograph.config import RunConfig
-from protograph.data import Dataset
+from protograph.data import Dataset, FeatureStore, ImageStore
 from protograph.episodes import sample
 from protograph.errors import InputError
 from protograph.evaluation import choose_bias, evaluation_spec, extract
@@ -347,7 +348,7 @@ def test_mistakes_are_named() -> None:
         (lambda: quick(shots=(3, 2)).fit(features, labels), "fewest and the most"),
         (lambda: quick(unknown=2.0).fit(features, labels), "rate must lie between 0 and 1, not 2.0"),
         (lambda: quick(unknown=0.1, unknown_label="a").fit(features, labels), "a class is called 'a'"),
-        (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "no picture can be held out"),
+        (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "0 pictures can be held out"),
         (lambda: quick(balance=True).fit(features[::12], labels[::12]), "too few pictures to balance"),
         (lambda: Classifier(rate=1e9).fit(features, labels), "training diverged"),
         (lambda: quick().fit(features, labels, DENSE[:2]), "2 x 6 matrix for 6 classes"),
@@ -476,6 +477,17 @@ def test_false_alarms_on_other_pictures_are_as_many_as_chosen(letters: Dataset, 
     assert known.auroc(drawings[other], noise) > 0.95
 
 
+def test_unknown_pictures_are_no_right_answers_whatever_the_labels_are() -> None:
+    features, labels = blobs(pictures=30)
+    numbers = np.unique(labels, return_inverse=True)[1]
+    known = Classifier(unknown=0.3, steps=5).fit(features, numbers)
+    answers = known.predict(features)
+    assert "unknown" in answers.tolist()
+    expected = sum(one == other for one, other in zip(answers.tolist(), numbers.tolist(), strict=True)) / len(numbers)
+    assert known.score(features, numbers) == pytest.approx(expected)
+    assert known.score(features[:2], numbers[:2], [1, 0]) == float(answers[0] == numbers[0])
+
+
 def test_a_balance_moves_the_logits_of_added_classes_alone(tmp_path: Path) -> None:
     features, labels = blobs(classes=8, pictures=30, seed=2)
     known = Classifier(steps=10, balance=True).fit(features, labels)
@@ -503,6 +515,62 @@ def test_classes_added_after_a_default_fit_are_found_and_the_others_kept(
         known.add_class(name, features[labels == name][:shots])
     assert known.score(features[~new & asked], labels[~new & asked]) > seen_least
     assert known.score(features[new & asked], labels[new & asked]) > new_least
+
+
+def test_a_balance_helps_new_classes_and_the_others_together() -> None:
+    """By the harmonic mean of both accuracies, for six new classes from one example each, over four fits."""
+    found = []
+    for seed in range(4):
+        features, labels = blobs(classes=20, pictures=24, size=32, seed=seed)
+        features = 3 + features + np.random.default_rng(seed).normal(size=features.shape)
+        new, asked = labels > "n", np.tile(np.arange(24) >= 16, 20)
+        known = Classifier(balance=True, shots=(1, 1), steps=10, seed=seed).fit(features[~new & ~asked], labels[~new & ~asked])
+        for name in "opqrst":
+            known.add_class(name, features[labels == name][:1])
+        means = []
+        for bias in (known.bias_, 0.0, -known.bias_):
+            known.bias_ = bias
+            shares = [known.score(features[asked & kind], labels[asked & kind]) for kind in (new, ~new)]
+            means.append(statistics.harmonic_mean(shares))
+        found.append(means)
+    chosen, none, opposite = np.mean(found, 0)
+    assert chosen > none + 0.02
+    assert none > opposite + 0.02
+
+
+def test_what_all_features_of_a_run_share_makes_no_difference(
+    toy: Dataset, toy_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run on features centres them, and so does the classifier that keeps it; both answer alike."""
+    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+    assert isinstance(toy.store, ImageStore)
+    vectors = toy.store.pixels.flatten(1).float() / 255
+    config = replace(toy_config(rate=0.1, steps=20), backbone="identity")
+    asked = torch.cat([toy.seen_test.all_pictures(), toy.novel_test.all_pictures()])
+    found, answers = [], []
+    for offset in (0.0, 8.0):
+        features = replace(toy, store=FeatureStore(vectors + offset))
+        found.append(train(config, features, tmp_path / str(offset))["measures"]["h_mean"]["mean"])
+        known = Classifier.from_run(tmp_path / str(offset), features, unknown=0.1)
+        for class_id, rows in zip(toy.novel_test.classes.tolist(), toy.novel_test.by_class(), strict=True):
+            known.add_class(toy.classes[class_id], vectors[rows[:2]] + offset)
+        known.save(tmp_path / "kept.pg")
+        answers.append(Classifier.load(tmp_path / "kept.pg").decision_function(vectors[asked] + offset).argmax(1))
+    assert found[0] > 50
+    assert found[1] == pytest.approx(found[0], abs=3)
+    assert np.mean(answers[0] == answers[1]) > 0.95
+
+
+@pytest.mark.parametrize("most", [500, 2000])
+def test_a_class_of_many_pictures_is_found_as_well_as_the_others(most: int) -> None:
+    generator = np.random.default_rng(0)
+    rows = np.repeat(np.arange(10), [most] + [20] * 9)
+    centres = 3 + generator.normal(size=(10, 32))
+    known = Classifier().fit(centres[rows] + 1.2 * generator.normal(size=(len(rows), 32)), rows)
+    asked = np.repeat(np.arange(10), 40)
+    right = known.predict(centres[asked] + 1.2 * generator.normal(size=(400, 32))) == asked
+    assert right[:40].mean() > 0.85
+    assert right[40:].mean() > 0.85
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ GREY, COLOUR = np.zeros((4, 6), np.uint8), np.zeros((4, 6, 3), np.uint8)
         (np.zeros((7, 4, 6, 3), np.uint8), 7),
         (torch.zeros(7, 3, 4, 4), 7),
         (np.array(["a.png", "b.png"], object), 2),
+        (np.array(["a.png", "b.png"]), 2),
     ],
-    ids=["name", "path", "PIL", "grey", "colour", "tensor", "mixed", "greys", "colours", "tensors", "names"],
+    ids=["name", "path", "PIL", "grey", "colour", "tensor", "mixed", "greys", "colours", "tensors", "names", "texts"],
 )
 def test_pictures_are_told_from_features(given: Any, count: int) -> None:
     pictures = as_pictures(given)

@@ -1,9 +1,13 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+from protograph import fitting
 from protograph.config import FROZEN
 from protograph.data import FeatureStore
+from protograph.episodes import EpisodeSpec
 from protograph.errors import InputError
 from protograph.fitting import Fit, episode_spec, fitting_recipe, hold_out
 from protograph.progress import Silent
@@ -98,7 +102,32 @@ def test_a_bias_is_that_of_the_best_harmonic_mean_for_classes_the_model_was_not_
     assert abs(found) < 3, "of a model trained for the joint space, with temperature 10"
 
 
-@pytest.mark.parametrize("counts", [(9, 9, 9, 9), (1, 1, 1, 1, 1, 1, 1), (2, 2, 2, 2, 2, 2)])
+def test_what_chooses_a_bias_is_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[int] = []
+    asked: list[EpisodeSpec] = []
+    train, draw = fitting.train_model, fitting.fixed_episodes
+
+    def training(model: Any, store: Any, members: dict[int, list[int]], *rest: Any) -> None:
+        fitted.extend(row for rows in members.values() for row in rows)
+        train(model, store, members, *rest)
+
+    def drawing(spec: EpisodeSpec, *rest: Any) -> Any:
+        asked.append(spec)
+        return draw(spec, *rest)
+
+    monkeypatch.setattr(fitting, "train_model", training)
+    monkeypatch.setattr(fitting, "fixed_episodes", drawing)
+    fit().bias(FeatureStore(clouds(10)), members(1, 1, *[PICTURES] * 8), Silent())
+    (spec,) = asked
+    assert spec.novel is not None
+    known, new = set(spec.seen.all_pictures().tolist()), set(spec.novel.all_pictures().tolist())
+    assert len(known) == 6 * PICTURES / 5, "a fifth of those that stay"
+    assert len(new) == 2 * PICTURES, "two classes, though not of those with a single picture"
+    assert len(fitted) == 2 + 6 * PICTURES * 4 / 5
+    assert not set(fitted) & (known | new)
+
+
+@pytest.mark.parametrize("counts", [(9,) * 7, (1,) * 9, (2,) * 9])
 def test_too_few_classes_or_pictures_choose_no_bias(counts: tuple[int, ...]) -> None:
     features = clouds(10)[: sum(counts)]
     with pytest.raises(InputError, match="too few pictures to balance"):

@@ -12,6 +12,8 @@ from protograph.labels import as_label, as_labels
         (np.array([1, 2]), np.int32(3), "c"),
         (np.array([1, 2]), 3, True),
         (np.array([1.5]), 2.5, "c"),
+        (np.array([1.5]), 2, True),
+        (np.array([False]), True, "c"),
         (np.array(["a"], object), "b", ""),
     ],
 )
@@ -21,3 +23,12 @@ def test_a_name_is_of_the_same_kind_as_the_others(labels, right, wrong):
     assert grown.dtype.kind == labels.dtype.kind
     with pytest.raises(InputError, match=r"must be|needs a name"):
         as_label(wrong, labels)
+
+
+def test_whole_numbers_may_be_larger_than_before_but_not_than_any():
+    small = np.array([1, 2], np.uint8)
+    assert as_labels([1, 2, as_label(300, small)], small.dtype.str).tolist() == [1, 2, 300]
+    assert as_labels([1, 2, as_label(-1, small)], small.dtype.str).tolist() == [1, 2, -1]
+    assert as_labels([1, 2, 200], small.dtype.str).dtype == np.uint8
+    with pytest.raises(InputError, match="too large a number"):
+        as_labels([1, 2, 10**30], small.dtype.str)

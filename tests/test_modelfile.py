@@ -34,8 +34,8 @@ OLD = Path(__file__).parent / "data_files" / "v0.1.pg"
 
 def full() -> Classifier:
     """A classifier with everything a file can hold but an encoder."""
-    features, labels = blobs(pictures=20)
-    table = AttributeRelation(torch.eye(6, 4) + 0.1, list("abcdef"), centred=True)
+    features, labels = blobs(classes=8, pictures=20)
+    table = AttributeRelation(torch.eye(8, 4) + 0.1, list("abcdefgh"), centred=True)
     known = Classifier(steps=5, unknown=0.1, balance=True, seed=3)
     known.fit(
         features, labels, {"letter": UnicodeRelation({"base": 1.0, "script": 0.5}), "look": table, "by hand": {("a", "b"): 0.5}}

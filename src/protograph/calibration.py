@@ -15,13 +15,16 @@ BIASES = 400  # candidates that are tried for a bias
 
 
 def false_alarm_threshold(scores: Tensor, rate: float) -> float:
-    """The score below which pictures count as unknown, so that of known ones like `scores` [n] at most `rate` do.
-
-    With so few scores that not even one may be lost, nothing counts as unknown.
-    """
+    """The score below which pictures count as unknown, so that of known ones like `scores` [n] at most `rate` do."""
     check_rate(rate)
     lost = int(rate * (len(scores) + 1))
-    return scores.sort().values[lost - 1].item() if lost else -math.inf
+    if not lost:
+        raise InputError(
+            f"{len(scores)} pictures can be held out to calibrate 'unknown', of which not even one may be lost at the rate "
+            f"{rate:g}: give classes more pictures until {math.ceil(1 / rate) - 1} can be (a fifth of each, where it has three "
+            "or more), or choose a higher rate"
+        )
+    return scores.sort().values[lost - 1].item()
 
 
 def check_rate(rate: float) -> None:

@@ -60,7 +60,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     update:   whether adding or removing a class updates "all" prototypes, as the paper does, or, with "novel", leaves all
               others exactly as they are; then the order in which classes come matters
     unknown:  a false-alarm rate, such as 0.05: `predict` answers `unknown_label` for pictures less like any prototype than so
-              many of held-out pictures of the seen classes. A fifth of each class is held out for it
+              many of held-out pictures of the seen classes. A fifth of each class is held out for it. Classes added from one
+              or two examples lose more of their pictures to it, since such prototypes are less like any picture
     balance:  whether to weigh added classes against seen ones by one bias. It is chosen with a model that is fitted before,
               without a fifth of the classes, and to which these are new
     shots:    fewest and most examples of a class acting as new
@@ -158,10 +159,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         made.encoder = made.encoder_
         sizes = config.shots, config.recipe.ways, config.recipe.test_queries, config.recipe.validation_episodes
         made.bias_ = choose_bias(model, dataset, *sizes, progress=progress) if made.balance else 0.0
-        held_out = torch.zeros(0, model.prototypes.shape[1])
-        if made.unknown is not None:
-            held_out = extract(model, dataset.store, dataset.seen_validation.all_pictures(), progress)
-        model.backbone = Centred(torch.zeros(held_out.shape[1]))
+        held_out, rows = torch.zeros(0, model.prototypes.shape[1]), dataset.seen_validation.all_pictures()
+        if isinstance(dataset.store, FeatureStore):
+            held_out = dataset.store.features[rows]  # which the model's own backbone centres
+        else:
+            if made.unknown is not None:
+                held_out = extract(model, dataset.store, rows, progress)
+            model.backbone = Centred(torch.zeros(held_out.shape[1]))
         made.n_features_in_ = held_out.shape[1]
         made.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
         made.classes_ = np.array(names)
@@ -182,27 +186,31 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_names([str(label)])
         nothing = isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples)
         features = torch.zeros(0, self.n_features_in_) if nothing else self._features(self._single(examples))
+        classes = as_labels([*self.classes_.tolist(), label], self.classes_.dtype.str)
         self.space_.add(str(label), features, self._told(relations), self._only_new())
-        self.classes_ = as_labels([*self.classes_.tolist(), label], self.classes_.dtype.str)
+        self.classes_ = classes
         return self
 
     def remove_class(self, name: Any) -> Self:
         """Forget a class, fitted or added; the others keep their order."""
         check_is_fitted(self)
-        place = self.space_.place(str(name))
-        self.space_.remove(str(name), self._only_new())
+        name = str(as_label(name, self.classes_))
+        place = self.space_.place(name)
+        self.space_.remove(name, self._only_new())
         self.classes_ = np.delete(self.classes_, place)
         return self
 
     def rename_class(self, old: Any, new: Any) -> Self:
         """Call a class otherwise; its place and its prototype stay."""
         check_is_fitted(self)
-        place, label = self.space_.place(str(old)), as_label(new, self.classes_)
+        old, label = str(as_label(old, self.classes_)), as_label(new, self.classes_)
+        place = self.space_.place(old)
         self._check_names([str(label)])
-        self.space_.rename(str(old), str(label))
         labels = self.classes_.tolist()
         labels[place] = label
-        self.classes_ = as_labels(labels, self.classes_.dtype.str)
+        classes = as_labels(labels, self.classes_.dtype.str)
+        self.space_.rename(old, str(label))
+        self.classes_ = classes
         return self
 
     def predict(self, X: Any) -> Array:  # noqa: N803
@@ -222,6 +230,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         probabilities: Array = self.space_.logits(self._features(X), self.bias_).softmax(1).numpy()
         return probabilities
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+        """The share of right answers, weighed; "unknown" is a wrong one, unless a picture is labelled so."""
+        right = [answer == label for answer, label in zip(self.predict(X).tolist(), as_table(y), strict=True)]
+        return float(np.average(right, weights=sample_weight))
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
         """Logits [n, V]; of two classes, as scikit-learn has it, how much more the second [n] is preferred."""
@@ -334,8 +347,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Set the threshold by features [n, D] of held-out pictures of seen classes."""
         self.threshold_ = None
         if self.unknown is not None:
-            if not len(held_out):
-                raise InputError("no picture can be held out to calibrate 'unknown': give some classes three pictures or more")
             self.threshold_ = false_alarm_threshold(self.space_.likeness(held_out), self.unknown)
 
     def _check_parameters(self) -> None:

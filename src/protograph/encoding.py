@@ -78,8 +78,8 @@ def as_pictures(given: Any) -> Sequence[Any] | None:
         return [given] if given.ndim == 2 or (given.ndim == 3 and given.shape[2] == 3) else list(given)
     if isinstance(given, Tensor) and given.ndim >= 3:
         return [given] if given.ndim == 3 else list(given)
-    if isinstance(given, np.ndarray) and given.dtype == object:
-        given = list(given)
+    if isinstance(given, np.ndarray) and given.dtype.kind in "OU":
+        given = given.tolist()
     if isinstance(given, list | tuple) and len(given) and _is_picture(given[0]):
         return list(given)
     return None

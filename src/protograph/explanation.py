@@ -12,7 +12,7 @@ from protograph.joint import JointSpace
 from protograph.nn.classify import normalise
 from protograph.nn.graph import GraphLayer
 
-EARLIER = "earlier"  # what a prototype that was left alone holds of classes as they then were
+EARLIER = "earlier"  # what a prototype that was left alone holds of classes that are gone, and of others as they were then
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Nearest:
 
     @property
     def own(self) -> float:
-        """The sum over its own parts."""
-        return sum(part.value for part in self.parts if part.name == self.name)
+        """The sum over its own parts; what was there earlier may be of any class."""
+        return sum(part.value for part in self.parts if part.name == self.name and part.operator != EARLIER)
 
 
 @torch.no_grad()
@@ -52,30 +52,39 @@ def explain(space: JointSpace, features: Tensor, bias: float, top: int) -> list[
     logits = space.logits(features[None], bias)[0]
     cosines = space.cosines(features[None])[0]
     probabilities = logits.softmax(0)
-    context = space.context()
-    inputs, weights = context.prototypes, space.model.weights(context)
-    *before, last = space.model.graph.layers
-    for layer in before:
-        inputs = layer(inputs, weights)
-    assert isinstance(last, GraphLayer)
     query = normalise(space.model.embed(features[None])[0].double())
     found = []
     for row in logits.argsort(descending=True, stable=True)[:top].tolist():
-        rows = [each.row_of(row, len(space.names)) for each in weights]
-        shares = contributions(last, inputs[0], rows, space.prototypes[row], query)
         name, score = space.names[row], cosines[row].item()
+        parts = sorted(parts_of(space, row, query, score), key=lambda part: -abs(part.value))
+        found.append(Nearest(name, score, logits[row].item(), probabilities[row].item(), tuple(parts)))
+    return found
+
+
+def parts_of(space: JointSpace, row: int, query: Tensor, score: float) -> list[Part]:
+    """What makes up the score of one prototype and a unit query [D].
+
+    A prototype was made by all classes there are or, where later ones left it alone, by those that came before. If neither
+    explains it, since a class it holds something of is gone, what it is made of is not known any more.
+    """
+    for count in dict.fromkeys((len(space.names), max(row + 1, space.seen))):
+        context = space.context(count)
+        inputs, weights = context.prototypes, space.model.weights(context)
+        *before, last = space.model.graph.layers
+        for layer in before:
+            inputs = layer(inputs, weights)
+        assert isinstance(last, GraphLayer)
+        rows = [each.row_of(row, count) for each in weights]
+        shares = contributions(last, inputs[0], rows, space.prototypes[row], query)
         parts = [
             Part(space.names[other], label, value)
             for label, values in shares.items()
             for other, value in enumerate(values.tolist())
             if value
         ]
-        rest = score - sum(part.value for part in parts)
-        if abs(rest) > 1e-5:
-            parts.append(Part(name, EARLIER, rest))
-        parts.sort(key=lambda part: -abs(part.value))
-        found.append(Nearest(name, score, logits[row].item(), probabilities[row].item(), tuple(parts)))
-    return found
+        if abs(score - sum(part.value for part in parts)) < 1e-5:
+            return parts
+    return [Part(space.names[row], EARLIER, score)]
 
 
 def contributions(layer: GraphLayer, inputs: Tensor, rows: list[Tensor], prototype: Tensor, query: Tensor) -> dict[str, Tensor]:

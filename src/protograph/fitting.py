@@ -40,6 +40,7 @@ FEWEST_STEPS = 50
 FEWEST_CLASSES = 3  # that episodes take: one acts as novel among two others
 HELD_OUT = 0.2  # of the pictures of a class, or of the classes, where something is calibrated
 FEWEST_AWAY = 2  # classes that are held out to choose a bias
+FEWEST_BALANCED = 8  # classes from which on a bias does more good than harm
 SHARPNESS = 8.0  # where the temperatures of relations start: from 1 they take thousands of steps to be of use
 NUMBERS = 1_000_000  # that the joint prototypes of one step's episodes hold at the most, where there are several
 EPISODES = 200  # that choose a bias
@@ -73,14 +74,16 @@ class Fit:
 
     def bias(self, store: FeatureStore, members: Mapping[int, Sequence[int]], progress: Progress) -> float:
         """The bias on novel logits of the best H-Mean when a fifth of the classes are new to a model fitted without them."""
-        order = torch.randperm(len(members), generator=seeded(self.seed, "classes held out")).tolist()
-        away = set(order[: max(FEWEST_AWAY, round(HELD_OUT * len(order)))])
+        able = [class_id for class_id, rows in members.items() if len(rows) > 1]  # to be shown one and asked for another
+        order = torch.randperm(len(able), generator=seeded(self.seed, "classes held out")).tolist()
+        away = {able[place] for place in order[: max(FEWEST_AWAY, round(HELD_OUT * len(members)))]}
         kept, held = hold_out({class_id: rows for class_id, rows in members.items() if class_id not in away}, self.seed)
         asked = Pool.of({class_id: rows for class_id, rows in held.items() if rows})
         spec = self._test_spec(asked, {class_id: list(members[class_id]) for class_id in away})
-        if len(kept) < FEWEST_CLASSES or spec is None:
+        if len(members) < FEWEST_BALANCED or spec is None:
             raise InputError(
-                "too few pictures to balance seen and novel classes: give at least five classes with five each, or no balance"
+                f"too few pictures to balance seen and novel classes: give at least {FEWEST_BALANCED} classes with three "
+                "or more each, or no balance"
             )
         model = self.model(store, {class_id: kept.get(class_id, rows) for class_id, rows in members.items()}, progress, away)
         with torch.no_grad():
@@ -167,12 +170,11 @@ def start_model(
 ) -> GraphPrototypeNetwork:
     """A model of features [n, D] as it starts: prototypes are the means of normalised features, relations are sharp.
 
-    Features are centred at their mean over all classes but those `away`, where there are several.
+    Features are centred at the mean of all classes but those `away`, where there are several.
     """
     known = [features[list(rows)] for rows in members.values()]
     there = [pictures for class_id, pictures in zip(members, known, strict=True) if class_id not in away]
-    centred = Centred.of(torch.cat(there)) if len(there) > 1 else Centred(torch.zeros_like(features[0]))
-    model = build(variant, centred, features.shape[1:], len(members), similarities, seed, recipe.temperature)
+    model = build(variant, Centred.of(there), features.shape[1:], len(members), similarities, seed, recipe.temperature)
     means = [normalise(model.embed(pictures)).mean(0) for pictures in known]
     set_parameters(model, {"prototypes": normalise(torch.stack(means))})
     for operator in model.operators.modules():

@@ -98,8 +98,8 @@ class JointSpace:
             del self.support[added], self._starts[added]
         del self.names[place]
         self.relations = {label: relation.removed(place) for label, relation in self.relations.items()}
-        left = torch.cat([self.prototypes[:place], self.prototypes[place + 1 :]])
-        self.prototypes = left if only_new else self._updated()
+        updated = self._updated()  # the operators look at what is left, even where prototypes stay
+        self.prototypes = torch.cat([self.prototypes[:place], self.prototypes[place + 1 :]]) if only_new else updated
 
     def rename(self, old: str, new: str) -> None:
         """Call a class otherwise; nothing else changes."""
@@ -108,13 +108,14 @@ class JointSpace:
             raise InputError(f"there is a class '{new}' already: choose another name for '{old}'")
         self.names[place] = new
 
-    def context(self) -> Context:
-        """What the operators look at: one episode of all classes."""
-        learned = self.model.learned()
-        prototypes = torch.cat([learned, *self._starts])[None]
+    def context(self, count: int | None = None) -> Context:
+        """What the operators look at: one episode of all classes, or of the first `count`, with all seen ones among them."""
+        count = len(self.names) if count is None else count
+        learned, added = self.model.learned(), count - self.seen
+        prototypes = torch.cat([learned, *self._starts[:added]])[None]
         asked = _sees_support(self.model)
-        shown = [self.model.embed(examples) if asked else learned[:0] for examples in self.support]
-        return Context(prototypes, *_padded(shown, learned[:0]), torch.arange(len(self.names))[None], self.seen)
+        shown = [self.model.embed(examples) if asked else learned[:0] for examples in self.support[:added]]
+        return Context(prototypes, *_padded(shown, learned[:0]), torch.arange(count)[None], self.seen)
 
     @torch.no_grad()
     def _updated(self) -> Tensor:

@@ -8,25 +8,33 @@ from numpy.typing import NDArray
 from protograph.errors import InputError
 
 Labels = NDArray[Any]
-KINDS: dict[str, tuple[type, str]] = {
-    "U": (str, "a text"),
-    "i": (int, "a whole number"),
-    "u": (int, "a whole number"),
-    "f": (float, "a number"),
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "U": ((str,), "a text"),
+    "b": ((bool,), "true or false"),
+    "i": ((int,), "a whole number"),
+    "u": ((int,), "a whole number"),
+    "f": ((float, int), "a number"),
 }
 
 
 def as_label(name: Any, labels: Labels) -> Any:
-    """A name for one more class, which must be of the same kind as the others."""
+    """A name for a class as the others have theirs; of another kind it is refused."""
     name = name.item() if isinstance(name, np.generic) else name
-    wanted, said = KINDS.get(labels.dtype.kind, (object, ""))
-    if not isinstance(name, wanted) or (said and isinstance(name, bool)):
+    kind = labels.dtype.kind
+    wanted, said = KINDS.get(kind, ((object,), ""))
+    if not isinstance(name, wanted) or (kind in "iuf" and isinstance(name, bool)):
         raise InputError(f"class {name!r} must be {said}, as the other classes are")
     if name == "":
         raise InputError("a class needs a name")
-    return name
+    return float(name) if kind == "f" else name  # type: ignore[arg-type]
 
 
 def as_labels(values: list[Any], dtype: str) -> Labels:
-    """Labels from a list; texts may be longer than before."""
-    return np.array(values, None if "U" in dtype else np.dtype(dtype))
+    """Labels from a list; texts may be longer than before, and whole numbers larger."""
+    kind = np.dtype(dtype)
+    if kind.kind in "iu" and values and not np.iinfo(kind).min <= min(values) <= max(values) <= np.iinfo(kind).max:
+        kind = np.dtype(np.int64)
+    try:
+        return np.array(values, None if kind.kind == "U" else kind)
+    except OverflowError as error:
+        raise InputError(f"class {max(values, key=abs)} is too large a number for a class") from error

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protograph.config import Recipe, RunConfig, has_use, recipe_for, unused
-from protograph.data import DATASETS, OWN, Augmentation, Dataset, ImageStore, Pool, Store
+from protograph.data import DATASETS, OWN, Augmentation, Dataset, FeatureStore, ImageStore, Pool, Store
 from protograph.data.store import TRITON
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
 from protograph.files import write_json
 from protograph.memory import keep_freed_memory
+from protograph.nn.backbones import Centred
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import SideInformation
 from protograph.progress import Progress, Silent
@@ -331,8 +332,11 @@ def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
     """A fresh model of a configuration for a dataset."""
     variant = find_variant(config.variant)
     similarities = find_similarities(variant, dataset, config.relations)
-    shape = dataset.store.picture_shape
-    return build(variant, config.backbone, shape, dataset.seen, similarities, config.seed, config.recipe.temperature)
+    store = dataset.store
+    backbone: str | nn.Module = config.backbone
+    if isinstance(store, FeatureStore) and backbone == "identity":  # what all features share would make all classes alike
+        backbone = Centred.of([store.features[rows] for rows in dataset.train.by_class()])
+    return build(variant, backbone, store.picture_shape, dataset.seen, similarities, config.seed, config.recipe.temperature)
 
 
 def trained_model(run: Run, dataset: Dataset, which: str = "best") -> GraphPrototypeNetwork:

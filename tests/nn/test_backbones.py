@@ -131,11 +131,13 @@ def test_unknown_backbone_names_the_nearest():
         build_backbone("conv4-126", 3, last_relu=False)
 
 
-def test_features_are_centred_at_their_mean_and_prototypes_lie_as_far_from_it() -> None:
+def test_features_are_centred_at_the_mean_of_their_classes_and_prototypes_lie_as_far_from_it() -> None:
     features = torch.rand(20, 4, generator=seeded(0)) + 3
-    centred = Centred.of(features)
-    mean = torch.stack([features[:, column].sum() / 20 for column in range(4)])
+    one, other = features[:15], features[15:]
+    centred = Centred.of([one, other])
+    mean = torch.stack([one[:, column].sum() / 30 + other[:, column].sum() / 10 for column in range(4)])
     torch.testing.assert_close(centred(features), torch.stack([row - mean for row in features]))
-    far = sum((row - mean).norm().item() for row in features) / 20
+    far = sum((row - mean).norm().item() / 30 for row in one) + sum((row - mean).norm().item() / 10 for row in other)
     torch.testing.assert_close(centred.back(5 * torch.eye(4)[:2]), mean + far * torch.eye(4)[:2])
     assert Centred(torch.zeros(4)).back(2 * torch.eye(4)).equal(torch.eye(4))
+    assert torch.equal(Centred.of([one])(one), one), "of a single class nothing would be left"

@@ -39,6 +39,16 @@ def test_a_dense_relation_grows_by_what_is_told_and_the_lowest_similarity_otherw
         assert further.similarities[-1].tolist() == pytest.approx([0.1, 0.1, 0.1, 0.1, 1.0])
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_class_that_is_told_of_is_as_alike_to_itself_as_the_others_are(sparse):
+    scaled = 70 * DENSE
+    (relation,) = keep_relations(scaled.to_sparse_coo() if sparse else scaled, NAMES).values()
+    grown, _ = relation.added("new", NAMES, {"a": 40.0})
+    matrix = grown.similarities.to_dense()
+    assert matrix[3, 3].item() == pytest.approx(70)
+    assert matrix[3, 0].item() == matrix[0, 3].item() == 40
+
+
 def test_a_sparse_relation_grows_by_the_edges_that_are_told():
     (relation,) = keep_relations({("a", "b"): 0.5, ("b", "a"): 0.7, ("c", "a"): 0.2}, NAMES).values()
     assert relation.similarities.to_dense().tolist() == [

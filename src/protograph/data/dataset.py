@@ -50,6 +50,10 @@ class Pool:
         """The same pool with its tensors on a device."""
         return Pool(self.classes.to(device), self.pictures.to(device), self.counts.to(device))
 
+    def by_class(self) -> list[Tensor]:
+        """The picture indices of each class."""
+        return [pictures[:count] for pictures, count in zip(self.pictures, self.counts.tolist(), strict=True)]
+
     def all_pictures(self) -> Tensor:
         """Every picture index of the pool, ascending."""
         return self.pictures[self.pictures >= 0].sort().values

@@ -138,10 +138,15 @@ class Centred(nn.Module):
         self.register_buffer("radius", torch.tensor(radius))
 
     @classmethod
-    def of(cls, features: Tensor) -> "Centred":
-        """At the mean of features [n, D]."""
-        centre = features.mean(0)
-        return cls(centre, (features - centre).norm(dim=1).mean().item())
+    def of(cls, classes: Sequence[Tensor]) -> "Centred":
+        """At the mean of the means of several classes' features [n, D]; of a single class, nowhere.
+
+        Every class counts alike: a class of many pictures would otherwise be centred at itself, and nothing left of it.
+        """
+        if len(classes) < 2:
+            return cls(torch.zeros_like(classes[0][0]))
+        centre = torch.stack([features.mean(0) for features in classes]).mean(0)
+        return cls(centre, torch.stack([(features - centre).norm(dim=1).mean() for features in classes]).mean().item())
 
     def forward(self, features: Tensor) -> Tensor:
         """[n, D] -> [n, D]."""

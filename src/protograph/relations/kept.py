@@ -64,7 +64,7 @@ class KeptRelation:
             default the source is asked for the name. A pair of which nothing is known has no edge or, in a dense relation,
             the lowest similarity of two seen classes.
         """
-        source, key, own = self.source, None, 1.0
+        source, key, own = self.source, None, self._usual_own()
         row = column = torch.full((len(names),), math.nan)
         if isinstance(told, Mapping):
             row = column = _by_class(told, names, self.label)
@@ -115,6 +115,16 @@ class KeptRelation:
             answer = _nan_where_absent(checked(answer, [key, *(str(self.known[place]) for place in some)], self.label))
             row[some], column[some], own = answer[0, 1:], answer[1:, 0], answer[0, 0].item()
         return row, column, 1.0 if math.isnan(own) else own
+
+    def _usual_own(self) -> float:
+        """How alike classes are to themselves on the scale of this relation: the mean of those that say so, or 1."""
+        if self.sparse:
+            edges = self.similarities.coalesce()
+            row, column = edges.indices()
+            own = edges.values()[row == column]
+        else:
+            own = self.similarities.diagonal()
+        return own.mean().item() if len(own) else 1.0
 
     def _grown(self, row: Tensor, column: Tensor, own: float) -> Tensor:
         size = len(self.known)
