@@ -306,6 +306,7 @@ def pictures_of(recipe: Recipe, shots: int) -> int:
 
 def own_step(bench: Bench, config: RunConfig) -> Repeated:
     """The step of `training.train`."""
+    keep_freed_memory()  # as it does
     model = bench.model(config)
     dataset, recipe = bench.dataset, config.recipe
     spec = training_spec(dataset, recipe, config.shots).to(bench.device)
@@ -468,7 +469,7 @@ def evaluation(bench: Bench) -> Iterator[Section]:
     )
     notes = [
         f"The two loops over episodes, with the same weights, are measured over {bench.scale.looped} episodes and scaled. The "
-        "one with the backbone has it as plain torch layers.",
+        "one with the backbone has it as plain torch layers, and comes before anything that changes how memory is treated.",
         "Drawing is counted nowhere else: the same episodes serve every model, and training draws its validation once.",
     ]
     yield Section("evaluation", about, rows, notes)
@@ -483,15 +484,15 @@ def evaluation_row(bench: Bench, model: GraphPrototypeNetwork, spec: EpisodeSpec
     drawing = time.perf_counter() - began
     pictures, placed = drawn.compact
     pictures = pictures.to(bench.device)
-    features = extract(model, store, pictures)
     part, cached = (episodes.slice(0, looped).to(bench.device) for episodes in (drawn, placed))
-    usual = copy.deepcopy(model)
+    usual, scale = copy.deepcopy(model), replace(bench.scale, least=0.0)
     usual.backbone = plain(usual.backbone)
-    extraction, ours, every_time, one_by_one = medians(
-        replace(bench.scale, least=0.0),
+    (every_time,) = medians(scale, lambda: loop(part, lambda indices: usual.embed(store.gather(indices.flatten())), usual))
+    features = extract(model, store, pictures)
+    extraction, ours, one_by_one = medians(
+        scale,
         lambda: extract(model, store, pictures),
         lambda: run_episodes(model, features, placed),
-        lambda: loop(part, lambda indices: usual.embed(store.gather(indices.flatten())), usual),
         lambda: loop(cached, lambda indices: features[indices.flatten()], model),
     )
     with_backbone, on_features = (taken * count / looped for taken in (every_time, one_by_one))
@@ -720,7 +721,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the file to keep the tables in (default: RESULTS.md beside this script)")
     given = parser.parse_args()
     out = given.out or (None if given.quick else Path(__file__).with_name("RESULTS.md"))
-    keep_freed_memory()
     with TemporaryDirectory() as scratch:
         bench = Bench(
             name=given.dataset,
