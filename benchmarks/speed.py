@@ -472,7 +472,7 @@ def evaluation(bench: Bench) -> Iterator[Section]:
         "one with the backbone has it as plain torch layers, and comes before anything that changes how memory is treated.",
         "Drawing is counted nowhere else: the same episodes serve every model, and training draws its validation once.",
     ]
-    yield Section("evaluation", about, rows, notes)
+    yield Section("evaluation" if bench.device.type == "cuda" else "evaluation: CPU", about, rows, notes)
 
 
 @torch.inference_mode()
@@ -485,7 +485,8 @@ def evaluation_row(bench: Bench, model: GraphPrototypeNetwork, spec: EpisodeSpec
     pictures, placed = drawn.compact
     pictures = pictures.to(bench.device)
     part, cached = (episodes.slice(0, looped).to(bench.device) for episodes in (drawn, placed))
-    usual, scale = copy.deepcopy(model), replace(bench.scale, least=0.0)
+    usual = copy.deepcopy(model)
+    scale = replace(bench.scale, least=0.0, rounds=bench.scale.rounds if bench.device.type == "cuda" else 1)
     usual.backbone = plain(usual.backbone)
     (every_time,) = medians(scale, lambda: loop(part, lambda indices: usual.embed(store.gather(indices.flatten())), usual))
     features = extract(model, store, pictures)

@@ -37,6 +37,16 @@ def test_parts_sum_to_the_score(case: tuple[str, str | None]) -> None:
         assert sizes == sorted(sizes, reverse=True)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_added_classes_are_explained_when_no_fitted_one_is_left(case: tuple[str, str | None]) -> None:
+    known = copy.deepcopy(fitted(*case))
+    known.add_class("new", np.ones((2, D)), {"b": 0.5} if case[1] else None).add_class("other", -np.ones((1, D)))
+    for name in NAMES:
+        known.remove_class(name)
+    for one in known.explain(np.ones(D)):
+        assert sum(part.value for part in one.parts) == pytest.approx(one.score, abs=1e-5)
+
+
 def test_parts_are_what_is_left_when_a_term_is_dropped() -> None:
     known = copy.deepcopy(fitted("gcgpn-aux", "sparse")).add_class("new", np.ones((1, D)), {"b": 0.5, "c": 0.9})
     asked = np.random.default_rng(1).normal(size=D)

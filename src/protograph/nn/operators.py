@@ -215,7 +215,7 @@ class Weights:
         elif isinstance(self.values, Edges):
             found[self.columns] = self.values.row_of(row)[self.columns]
         else:
-            found[self.columns] = self.values.reshape(-1, *self.values.shape[-2:])[0, row - self.rows.start]
+            found[self.columns] = self.values[(0,) * (self.values.ndim - 2)][row - self.rows.start]
         return found
 
     def dense(self, classes: int) -> Tensor:
