@@ -92,7 +92,7 @@ def features_of(data: Dataset, arguments: argparse.Namespace, progress: ShownPro
 
 def rows_of(pool: Any) -> list[list[int]]:
     """The pictures of every class of a pool."""
-    return [row[:count].tolist() for row, count in zip(pool.pictures, pool.counts.tolist(), strict=True)]
+    return [rows.tolist() for rows in pool.by_class()]
 
 
 def flat(rows: list[list[int]]) -> list[int]:

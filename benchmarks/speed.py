@@ -462,7 +462,8 @@ def evaluation(bench: Bench) -> Iterator[Section]:
     config = bench.config()
     model = bench.model(config).eval()
     spec = evaluation_spec(bench.dataset, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
-    rows = [evaluation_row(bench, model, spec, count) for count in bench.scale.evaluations]
+    every_time = backbone_in_every_episode(bench, model, spec)
+    rows = [evaluation_row(bench, model, spec, count, every_time) for count in bench.scale.evaluations]
     about = (
         f"{len(bench.dataset.seen_test) + config.recipe.ways}-way test episodes, one shot, conv4-64-128 in {bench.precision}, "
         f"{bench.pictures}: the features of every picture once, then all episodes on these."
@@ -476,27 +477,42 @@ def evaluation(bench: Bench) -> Iterator[Section]:
 
 
 @torch.inference_mode()
-def evaluation_row(bench: Bench, model: GraphPrototypeNetwork, spec: EpisodeSpec, count: int) -> dict[str, object]:
-    """So many test episodes at once, beside loops over some of them."""
+def backbone_in_every_episode(bench: Bench, model: GraphPrototypeNetwork, spec: EpisodeSpec) -> float:
+    """Seconds of an episode in a loop over some that runs the backbone, as plain torch layers, in each of them."""
+    usual, store = copy.deepcopy(model), bench.dataset.store
+    usual.backbone = plain(usual.backbone)
+    some = fixed_episodes(spec, EVALUATION_SEED, bench.scale.looped).to(bench.device)
+    (taken,) = medians(
+        evaluation_scale(bench), lambda: loop(some, lambda indices: usual.embed(store.gather(indices.flatten())), usual)
+    )
+    return taken / bench.scale.looped
+
+
+def evaluation_scale(bench: Bench) -> Scale:
+    """How often evaluation is timed: on a CPU it takes long enough to be timed once."""
+    return replace(bench.scale, least=0.0, rounds=bench.scale.rounds if bench.device.type == "cuda" else 1)
+
+
+@torch.inference_mode()
+def evaluation_row(
+    bench: Bench, model: GraphPrototypeNetwork, spec: EpisodeSpec, count: int, every_time: float
+) -> dict[str, object]:
+    """So many test episodes at once, beside loops over some of them; one with the backbone takes `every_time` an episode."""
     store, looped = bench.dataset.store, bench.scale.looped
     began = time.perf_counter()
     drawn = fixed_episodes(spec, EVALUATION_SEED, count)
     drawing = time.perf_counter() - began
     pictures, placed = drawn.compact
     pictures = pictures.to(bench.device)
-    part, cached = (episodes.slice(0, looped).to(bench.device) for episodes in (drawn, placed))
-    usual = copy.deepcopy(model)
-    scale = replace(bench.scale, least=0.0, rounds=bench.scale.rounds if bench.device.type == "cuda" else 1)
-    usual.backbone = plain(usual.backbone)
-    (every_time,) = medians(scale, lambda: loop(part, lambda indices: usual.embed(store.gather(indices.flatten())), usual))
+    cached = placed.slice(0, looped).to(bench.device)
     features = extract(model, store, pictures)
     extraction, ours, one_by_one = medians(
-        scale,
+        evaluation_scale(bench),
         lambda: extract(model, store, pictures),
         lambda: run_episodes(model, features, placed),
         lambda: loop(cached, lambda indices: features[indices.flatten()], model),
     )
-    with_backbone, on_features = (taken * count / looped for taken in (every_time, one_by_one))
+    with_backbone, on_features = every_time * count, one_by_one * count / looped
     return {
         "episodes": count,
         "drawing, s": drawing,

@@ -219,7 +219,12 @@ def choose_bias(
     """The bias on novel logits of the best H-Mean on fixed validation episodes."""
     drawn = fixed_episodes(evaluation_spec(dataset, "validation", ways, shots, queries), EVALUATION_SEED, episodes)
     features, placed = cached(model, dataset.store.to(next(model.parameters()).device), drawn, progress)
-    batches = episode_batches(model, features, placed)
+    return best_bias(model, features, placed)
+
+
+def best_bias(model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes) -> float:
+    """The bias on novel logits of the best H-Mean on episodes of cached features [n, D]."""
+    batches = episode_batches(model, features, episodes)
     return join([Margins.of(logits, part.targets, part.seen) for part, logits in batches]).best_bias()
 
 

@@ -3,6 +3,8 @@
 Shapes: V classes, D features.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from protograph.joint import JointSpace
 from protograph.nn.classify import normalise
 from protograph.nn.graph import GraphLayer
+from protograph.nn.operators import Weights
 
 EARLIER = "earlier"  # what a prototype that was left alone holds of classes that are gone, and of others as they were then
 
@@ -53,29 +56,38 @@ def explain(space: JointSpace, features: Tensor, bias: float, top: int) -> list[
     cosines = space.cosines(features[None])[0]
     probabilities = logits.softmax(0)
     query = normalise(space.model.embed(features[None])[0].double())
+    made = functools.cache(lambda count: layer_input(space, count))
     found = []
     for row in logits.argsort(descending=True, stable=True)[:top].tolist():
         name, score = space.names[row], cosines[row].item()
-        parts = sorted(parts_of(space, row, query, score), key=lambda part: -abs(part.value))
+        parts = sorted(parts_of(space, row, query, score, made), key=lambda part: -abs(part.value))
         found.append(Nearest(name, score, logits[row].item(), probabilities[row].item(), tuple(parts)))
     return found
 
 
-def parts_of(space: JointSpace, row: int, query: Tensor, score: float) -> list[Part]:
-    """What makes up the score of one prototype and a unit query [D].
+def layer_input(space: JointSpace, count: int) -> tuple[Tensor, list[Weights]]:
+    """What the last graph layer makes the prototypes of the first `count` classes of: its inputs [V, D] and the operators."""
+    context = space.context(count)
+    inputs, weights = context.prototypes, space.model.weights(context)
+    for layer in list(space.model.graph.layers)[:-1]:
+        inputs = layer(inputs, weights)
+    return inputs[0], weights
+
+
+def parts_of(
+    space: JointSpace, row: int, query: Tensor, score: float, made: Callable[[int], tuple[Tensor, list[Weights]]]
+) -> list[Part]:
+    """What makes up the score of one prototype and a unit query [D]; `made` is `layer_input` by number of classes.
 
     A prototype was made by all classes there are or, where later ones left it alone, by those that came before. If neither
     explains it, since a class it holds something of is gone, what it is made of is not known any more.
     """
+    last = space.model.graph.layers[-1]
+    assert isinstance(last, GraphLayer)
     for count in dict.fromkeys((len(space.names), max(row + 1, space.seen))):
-        context = space.context(count)
-        inputs, weights = context.prototypes, space.model.weights(context)
-        *before, last = space.model.graph.layers
-        for layer in before:
-            inputs = layer(inputs, weights)
-        assert isinstance(last, GraphLayer)
+        inputs, weights = made(count)
         rows = [each.row_of(row, count) for each in weights]
-        shares = contributions(last, inputs[0], rows, space.prototypes[row], query)
+        shares = contributions(last, inputs, rows, space.prototypes[row], query)
         parts = [
             Part(space.names[other], label, value)
             for label, values in shares.items()

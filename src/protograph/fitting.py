@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from protograph.calibration import Margins, join
 from protograph.config import FROZEN, Recipe
 from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore, Pool
 from protograph.encoders import backbone_encoder
 from protograph.encoding import Encoder
 from protograph.episodes import EpisodeSpec, fixed_episodes, seeded, step_seed
 from protograph.errors import InputError
-from protograph.evaluation import episode_batches
+from protograph.evaluation import best_bias
 from protograph.memory import keep_freed_memory
 from protograph.nn.backbones import Centred
 from protograph.nn.classify import normalise
@@ -88,8 +87,7 @@ class Fit:
         model = self.model(store, {class_id: kept.get(class_id, rows) for class_id, rows in members.items()}, progress, away)
         with torch.no_grad():
             features = model.embed(store.features)
-            batches = episode_batches(model, features, fixed_episodes(spec, self.seed, EPISODES))
-            return join([Margins.of(logits, part.targets, part.seen) for part, logits in batches]).best_bias()
+            return best_bias(model, features, fixed_episodes(spec, self.seed, EPISODES))
 
     def _test_spec(self, asked: Pool, away: Mapping[int, list[int]]) -> EpisodeSpec | None:
         """Episodes of as many queries of seen classes as of new ones, with K as large as half of these allow."""

@@ -98,8 +98,11 @@ class JointSpace:
             del self.support[added], self._starts[added]
         del self.names[place]
         self.relations = {label: relation.removed(place) for label, relation in self.relations.items()}
-        updated = self._updated()  # the operators look at what is left, even where prototypes stay
-        self.prototypes = torch.cat([self.prototypes[:place], self.prototypes[place + 1 :]]) if only_new else updated
+        if only_new:
+            self._renew()  # the operators look at what is left, even where prototypes stay
+            self.prototypes = torch.cat([self.prototypes[:place], self.prototypes[place + 1 :]])
+        else:
+            self.prototypes = self._updated()
 
     def rename(self, old: str, new: str) -> None:
         """Call a class otherwise; nothing else changes."""
@@ -119,12 +122,16 @@ class JointSpace:
 
     @torch.no_grad()
     def _updated(self) -> Tensor:
+        self._renew()
+        updated: Tensor = self.model.joint_prototypes(self.context())[0]
+        return updated
+
+    def _renew(self) -> None:
+        """Let the operators look at the relations of the classes there are now."""
         if self.relations:
             renew_relations(
                 self.model, self.variant, {label: relation.similarities for label, relation in self.relations.items()}
             )
-        updated: Tensor = self.model.joint_prototypes(self.context())[0]
-        return updated
 
     def _start(self, examples: Tensor) -> Tensor:
         """The initial prototype [1, D] of a class from its examples [K, D]; without any, zero."""

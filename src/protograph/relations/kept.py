@@ -64,7 +64,7 @@ class KeptRelation:
             default the source is asked for the name. A pair of which nothing is known has no edge or, in a dense relation,
             the lowest similarity of two seen classes.
         """
-        source, key, own = self.source, None, self._usual_own()
+        source, key, own = self.source, None, None
         row = column = torch.full((len(names),), math.nan)
         if isinstance(told, Mapping):
             row = column = _by_class(told, names, self.label)
@@ -92,7 +92,7 @@ class KeptRelation:
                 f"relation '{self.label}' has no source that could answer for '{told}': give similarities by class, such as "
                 f"{{'{names[0]}': 0.8}}"
             )
-        grown = self._grown(row, column, own)
+        grown = self._grown(row, column, self._usual_own() if own is None else own)
         return replace(self, similarities=grown, known=(*self.known, key), source=source), bool(row.isfinite().any())
 
     def removed(self, place: int) -> "KeptRelation":
