@@ -93,6 +93,8 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> 
         ({"momentum": -0.5}, "momentum"),
         ({"momentum": 0.0}, "nesterov"),
         ({"weight_decay": -1.0}, "weight_decay"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"dropout": -0.1}, "dropout"),
         ({"drops": [20, 40]}, "drops"),
         ({"drops": [[20, "low"]]}, "drops"),
     ],

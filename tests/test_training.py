@@ -265,6 +265,31 @@ def test_decay_scalars_reaches_the_training(toy: Dataset, toy_config: Make, tmp_
     assert ends[0] < ends[1]
 
 
+def test_dropout_leaves_a_share_of_the_features_at_zero_and_their_mean_as_it_is() -> None:
+    features = torch.ones(50, 400)
+    dropped = training.dropped(features, 0.25, seeded(1))
+    kept = torch.rand(50, 400, generator=seeded(1)) >= 0.25
+    assert torch.equal(dropped, torch.where(kept, features / 0.75, 0))
+    assert 0.73 < kept.double().mean() < 0.77
+
+
+def test_a_run_with_dropout_ends_alike_when_it_was_killed(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
+    config = toy_config(dropout=0.5)
+    train(config, toy, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(config, toy, tmp_path / "run", progress=Stopping((3,)))
+    train(config, toy, tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    train(toy_config(), toy, tmp_path / "without")
+    assert outcome(tmp_path / "without") != outcome(tmp_path / "whole")
+
+
+def test_features_of_a_frozen_backbone_are_not_dropped(toy: Dataset, toy_config: Make, start: Path, tmp_path: Path) -> None:
+    for share in (0.0, 0.5):
+        train(toy_config("dfslwof-att", dropout=share), toy, tmp_path / str(share), start=start)
+    assert outcome(tmp_path / "0.0") == outcome(tmp_path / "0.5")
+
+
 def test_divergence_is_reported_with_the_rate_to_lower(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"diverged in epoch 1 .*lower the rate, now 1e\+38"):
         train(toy_config(rate=1e38), toy, tmp_path / "run")

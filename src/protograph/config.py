@@ -26,6 +26,7 @@ class Recipe:
     warmup:                    steps over which the rate rises from zero
     decay_scalars:             whether weight decay also pulls on scalars and vectors (temperatures, scales, diagonal
                                thetas, biases, norms)
+    dropout:                   share of the backbone's features set to zero in training, where the backbone is trained
     temperature:               where the cosine classifier's temperature starts
     patience:                  stop after so many epochs without a better validation; 0: never
     validation_episodes:       fixed episodes that select the epoch
@@ -49,6 +50,7 @@ class Recipe:
     nesterov: bool = True
     weight_decay: float = 5e-4
     decay_scalars: bool = True
+    dropout: float = 0.0
     temperature: float = 10.0
     patience: int = 0
     validation_episodes: int = 2000
@@ -63,6 +65,8 @@ class Recipe:
         for name in ("warmup", "patience", "momentum", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"recipe '{self.name}': dropout is a share below 1, not {self.dropout}")
         if self.nesterov and not self.momentum:
             raise InputError(f"recipe '{self.name}': nesterov needs momentum: set nesterov=false too")
         for drop in self.drops:
@@ -120,7 +124,7 @@ _UNUSED = {
     "joint": {"batch"},
     "few-shot": {"batch", "seen_queries", "scheme"},
     "classify": _EPISODES,
-    "none": {"epochs", "steps", "batch", "patience", "temperature", *_EPISODES, *_OPTIMISER},
+    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER},
 }
 
 
@@ -134,7 +138,8 @@ def find_recipe(name: str) -> Recipe:
 def unused(variant: Variant) -> set[str]:
     """Settings of a recipe that training this variant never looks at."""
     own = {"temperature"} if variant.after or variant.classifier != "cosine" else set()
-    return _UNUSED[variant.objective] | own
+    frozen = {"dropout"} if "backbone" in variant.frozen else set()
+    return _UNUSED[variant.objective] | own | frozen
 
 
 def has_use(variant: Variant, setting: str) -> bool:

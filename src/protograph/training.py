@@ -78,7 +78,7 @@ def train(
     best = state.part("best.")
 
     count = recipe.batch if variant.objective == "classify" else recipe.episodes
-    one_step = repeated_step(model, optimiser, store, dataset.augmentation, spec, count, variant, loss_sum)
+    one_step = repeated_step(model, optimiser, store, dataset.augmentation, spec, count, variant, loss_sum, recipe.dropout)
 
     with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
         for step in range(state.step, state.step if out_of_patience(recipe, state) else last_step):
@@ -135,6 +135,7 @@ def repeated_step(
     count: int,
     variant: Variant,
     loss_sum: Tensor,
+    dropout: float = 0.0,
 ) -> Repeated:
     """`training_step` as training repeats it, from a seed for each, on the store's device; losses are added to `loss_sum`.
 
@@ -146,7 +147,8 @@ def repeated_step(
     head = torch.compile(model.forward, dynamic=False) if capture and TRITON else model.forward
 
     def step_from(generator: torch.Generator) -> None:
-        loss_sum.add_(training_step(model, optimiser, store, augmentation, spec, count, generator, variant, head))
+        drawn_from = store, augmentation, spec, count, generator
+        loss_sum.add_(training_step(model, optimiser, *drawn_from, variant, head, dropout))
 
     return Repeated(step_from, device, capture)
 
@@ -161,10 +163,12 @@ def training_step(
     generator: torch.Generator,
     variant: Variant,
     head: Head | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Draw `count` episodes (or single pictures), and go one step down the gradient of the variant's objective; the loss.
 
     head: what computes the model's joint logits, if not the model as it is
+    dropout: share of the features, of support and queries alike, set to zero where the backbone is trained
     """
     model.train()
     for part, module in model.named_children():
@@ -174,8 +178,11 @@ def training_step(
     def embed(*groups: Tensor) -> list[Tensor]:
         sizes = [indices.numel() for indices in groups]
         pictures = store.gather(torch.cat([indices.flatten() for indices in groups]), augmentation, generator)
-        features = torch.split(model.embed(pictures, sizes), sizes)
-        return [own.view(*indices.shape, -1) for own, indices in zip(features, groups, strict=True)]
+        features = model.embed(pictures, sizes)
+        if dropout and model.backbone.training:
+            features = dropped(features, dropout, generator)
+        apart = torch.split(features, sizes)
+        return [own.view(*indices.shape, -1) for own, indices in zip(apart, groups, strict=True)]
 
     drawn = draw(spec, count, generator) if isinstance(spec, EpisodeSpec) else draw_batch(spec, count, generator)
     loss = LOSSES[variant.objective](model, drawn, embed, head or model.forward)
@@ -183,6 +190,15 @@ def training_step(
     loss.backward()  # type: ignore[no-untyped-call]
     optimiser.step()
     return loss.detach()
+
+
+def dropped(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Features [n, D] with a random share of their numbers zero and the others larger, so that their mean is unchanged.
+
+    Drawn from the step's own generator, unlike PyTorch's dropout, so that a resumed run draws the same.
+    """
+    kept = torch.rand(features.shape, generator=generator, device=features.device) >= share
+    return features * kept / (1 - share)
 
 
 def joint_loss(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed, head: Head) -> Tensor:

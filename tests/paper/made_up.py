@@ -30,7 +30,8 @@ def make_run(folder: Path, task: Task, measures: Mapping[str, Any] | None = None
     """A run folder as a training of the task would leave it behind."""
     recipe = recipe_for(find_variant(task.cell.variant), task.recipe, {}, DATASETS[task.cell.dataset].changes)
     cell = task.cell
-    config = RunConfig(cell.dataset, cell.variant, cell.shots, task.seed, "conv4-32", cell.relations, recipe, "pictures-1")
+    network = DATASETS[cell.dataset].backbone
+    config = RunConfig(cell.dataset, cell.variant, cell.shots, task.seed, network, cell.relations, recipe, "pictures-1")
     write_json(folder / "environment.json", ENVIRONMENT)
     write_json(folder / "config.json", {**config.to_dict(), **more})
     said = {"dataset": cell.dataset, "shots": cell.shots, "variant": cell.variant, "recipe": task.recipe, "seed": task.seed}

@@ -12,7 +12,7 @@ import time
 import types
 import warnings
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +228,14 @@ def test_numbers_by_other_settings_are_not_mixed_into_a_ledger(faked: Path) -> N
     result = reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--set=epochs=2")
     assert result.exit_code == 2
     assert "with epochs 10, not 2" in result.stderr
+
+
+def test_numbers_of_another_network_are_not_mixed_into_a_ledger(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn").exit_code == 0
+    monkeypatch.setitem(DATASETS, "letters", replace(DATASETS["letters"], backbone="conv4-64"))
+    result = reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn")
+    assert result.exit_code == 2
+    assert "with backbone 'conv4-32', not 'conv4-64'" in result.stderr
 
 
 def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ Backbone = Callable[[int, bool], nn.Module]  # (channels, last_relu) -> pictures
 BACKBONES: dict[str, Backbone] = {
     "conv4-64-128": lambda channels, last_relu: Conv4((64, 64, 128, 128), channels, last_relu),
     "conv4-128": lambda channels, last_relu: Conv4((128, 128, 128, 128), channels, last_relu),
+    "conv4-wide": lambda channels, last_relu: Conv4((64, 128, 256, 128), channels, last_relu),
     "conv4-64": lambda channels, last_relu: Conv4((64, 64, 64, 64), channels, last_relu),
     "conv4-32": lambda channels, last_relu: Conv4((32, 32, 32, 32), channels, last_relu),
     "resnet12": lambda channels, last_relu: ResNet12(channels, last_relu),

@@ -36,6 +36,7 @@ class Entry:
     task: Task
     measures: Measures
     recipe: Recipe
+    backbone: str
     fingerprint: str
     versions: str
 
@@ -87,7 +88,7 @@ def read_entry(results: Path, path: Path) -> Entry:
         raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
     if entry_path(results, task) != path:
         raise InputError(f"{path} holds the numbers of {task}: move it back to {entry_path(results, task)}, or remove it")
-    return Entry(task, measures, config.recipe, config.fingerprint, versions)
+    return Entry(task, measures, config.recipe, config.backbone, config.fingerprint, versions)
 
 
 def read_ledger(results: Path) -> dict[Task, Entry]:

@@ -56,10 +56,14 @@ class Grid:
     def missing(self, ledger: Mapping[Task, Entry]) -> list[Task]:
         """The tasks the ledger has not; one that was trained by other settings is refused, since one file holds one number."""
         for task in self.tasks:
-            if task in ledger and (there := ledger[task].recipe) != (here := self.recipe(task)):
-                other = next(name for name in vars(here) if getattr(here, name) != getattr(there, name))
+            if task not in ledger:
+                continue
+            entry, recipe, backbone = ledger[task], self.recipe(task), DATASETS[task.cell.dataset].backbone
+            there, here = {"backbone": entry.backbone, **vars(entry.recipe)}, {"backbone": backbone, **vars(recipe)}
+            if there != here:
+                other = next(name for name in here if here[name] != there[name])
                 raise InputError(
-                    f"{self.results} has {task} with {other} {getattr(there, other)!r}, not {getattr(here, other)!r}: "
+                    f"{self.results} has {task} with {other} {there[other]!r}, not {here[other]!r}: "
                     "choose another --results and --runs, or give the same --set"
                 )
         return [task for task in self.tasks if task not in ledger]

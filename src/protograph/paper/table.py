@@ -70,7 +70,7 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
     everywhere = sum(any(cell in cells for cells in known.values()) for cell in published())
     texts = [
         "Written by `protograph reproduce` from the ledger in `results/`; `protograph reproduce --table-only` writes it again. "
-        "No number in it is typed by hand.",
+        "No measure in it is typed by hand; what is known about why cells fall short is quoted from `results/notes.json`.",
         f"The ledger has {everywhere} of the paper's {len(published())} cells"
         + "".join(f"; {sum(cell in published() for cell in cells)} by the `{name}` recipe" for name, cells in known.items())
         + f". It holds {len(ledger)} runs.",
@@ -81,8 +81,9 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
     ]
     for dataset in sorted({task.cell.dataset for task in ledger}):
         entries = [entry for task, entry in ledger.items() if task.cell.dataset == dataset]
-        contents, versions = (sorted({getattr(entry, name) for entry in entries}) for name in ("fingerprint", "versions"))
-        texts.append(f"{dataset}: fingerprint {', '.join(contents)}; {'; '.join(versions)}.")
+        kinds = ("backbone", "fingerprint", "versions")
+        networks, contents, versions = (sorted({getattr(entry, name) for entry in entries}) for name in kinds)
+        texts.append(f"{dataset}: {', '.join(networks)}; fingerprint {', '.join(contents)}; {'; '.join(versions)}.")
         if len(contents) > 1:
             texts[-1] += " **These runs saw different pictures: their numbers cannot be compared.**"
     return [Paragraph(text) for text in texts]
