@@ -9,7 +9,7 @@ import typer
 import protograph as pg
 from protograph.cli.classifier import summary, summary_line, tell, without_unreadable
 from protograph.cli.display import ShownProgress, reported
-from protograph.cli.options import AsJson, Device, SkipBad, find_device, find_precision, parse_changes
+from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, SkipBad, find_device, find_precision, parse_changes
 from protograph.cli.train import run_training
 from protograph.config import DEMO
 from protograph.data import Dataset, open_dataset
@@ -87,7 +87,8 @@ def fit_command(
         list[str] | None,
         typer.Option(
             "--set",
-            help="With --train-backbone, change a setting of the recipe, such as --set epochs=5; repeatable.",
+            help="With --train-backbone, change a setting of the recipe, such as --set epochs=5; repeatable. "
+            + RECIPE_SETTINGS,
             show_default=False,
         ),
     ] = None,

@@ -1,6 +1,7 @@
 """Options that several verbs share: the same words everywhere."""
 
 import runpy
+from dataclasses import fields
 from pathlib import Path
 from traceback import extract_tb
 from typing import Annotated
@@ -8,6 +9,7 @@ from typing import Annotated
 import torch
 import typer
 
+from protograph.config import Recipe
 from protograph.errors import InputError, unknown
 from protograph.training import PRECISIONS, best_device, best_precision
 
@@ -25,6 +27,7 @@ Precision = Annotated[
     str,
     typer.Option(help="Of the backbone: auto, float32 or bfloat16; auto takes bfloat16 on GPUs that have it."),
 ]
+RECIPE_SETTINGS = "The settings: " + ", ".join(field.name for field in fields(Recipe) if field.name != "name") + "."
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 Plugins = Annotated[
     list[Path] | None,

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.jobs import Engine, Processes, run_each
-from protograph.cli.options import AsJson, Device, Root, find_device, parse_changes
+from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, Root, find_device, parse_changes
 from protograph.config import RECIPES
 from protograph.data import find_source, open_dataset
 from protograph.errors import InputError, unknown
@@ -62,7 +62,7 @@ def reproduce_command(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Change a setting of the recipe wherever it has a use, such as --set epochs=5; repeatable.",
+            help=f"Change a setting of the recipe wherever it has a use, such as --set epochs=5; repeatable. {RECIPE_SETTINGS}",
             show_default=False,
         ),
     ] = None,

@@ -11,6 +11,7 @@ import typer
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.jobs import JOB, arguments, run_all
 from protograph.cli.options import (
+    RECIPE_SETTINGS,
     AsJson,
     Device,
     Plugins,
@@ -82,7 +83,7 @@ def train_command(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Change a setting of the recipe, such as --set epochs=5, in both stages; repeatable.",
+            help=f"Change a setting of the recipe, such as --set epochs=5, in both stages; repeatable. {RECIPE_SETTINGS}",
             show_default=False,
         ),
     ] = None,
