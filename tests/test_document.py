@@ -94,4 +94,5 @@ def test_markdown_reads_as_it_is_written() -> None:
         Picture(b"", "png", "h"),
     ]
     assert as_markdown(blocks) == "# A\n\nb\n\n- c\n- d\n\n| e | f |\n|---|---:|\n| g | 1 |\n"
-    assert as_markdown([Details("i", (Paragraph("j"),))]) == "### i\n\nj\n"
+    unfolding = as_markdown([Details("i < `k`", (Paragraph("j"),))])
+    assert unfolding == "<details>\n<summary>i &lt; <code>k</code></summary>\n\nj\n\n</details>\n"

@@ -115,7 +115,7 @@ def as_markdown(blocks: Iterable[Block]) -> str:
                 lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
                 parts.append("\n".join([lines[0], "|" + "".join("---:|" if side else "---|" for side in right), *lines[1:]]))
             case Details(text, inner):
-                parts += [f"### {text}", as_markdown(inner).rstrip("\n")]
+                parts += [f"<details>\n<summary>{_inline(text)}</summary>", as_markdown(inner).rstrip("\n"), "</details>"]
             case Picture():
                 pass
     return "\n\n".join(parts) + "\n"

@@ -135,9 +135,9 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """What epochs.jsonl says: one record per epoch."""
-        lines = (self.folder / "epochs.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        """What epochs.jsonl says: one record per epoch that ended."""
+        path = self.folder / "epochs.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
     @property
     def measures(self) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import pytest
 from paper.made_up import make_ledger
 from protograph.data import DATASETS, Dataset, Source
 from protograph.document import Picture, as_html
-from protograph.paper.ledger import read_ledger, read_notes
+from protograph.paper.ledger import Notes, read_ledger, read_notes
 from protograph.paper.page import results_document
 from protograph.paper.published import Cell
 from protograph.progress import Silent
@@ -29,7 +29,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results: Path) -> None:
     blocks = results_document(read_ledger(results), read_notes(results), None, Silent())
     page = as_html("Results", blocks)
-    assert "Why: &lt;b&gt;bold&lt;/b&gt; guess" in page
+    assert "&lt;b&gt;bold&lt;/b&gt; guess" in page
     assert '30.00 ± 0.50</b> <span class="below"' in page
     assert '60.00 ± 0.50</b> <span class="above"' in page
     assert "The paper&#x27;s conclusions" in page
@@ -52,7 +52,7 @@ def test_operators_are_drawn_where_the_files_are(
 
     for name in ("cub", "mini-imagenet"):
         monkeypatch.setitem(DATASETS, name, Source(open_toy, "conv4-32", "paper", "a toy"))
-    blocks = results_document(read_ledger(results), {}, tmp_path, Silent())
+    blocks = results_document(read_ledger(results), Notes(), tmp_path, Silent())
     captions = [block.caption for block in blocks if isinstance(block, Picture)]
     assert opened == [tmp_path, tmp_path]
     assert sum("kinship" in caption for caption in captions) == 2

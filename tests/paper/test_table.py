@@ -8,10 +8,11 @@ import pytest
 from paper.made_up import make_ledger, text_of
 from protograph.document import as_markdown
 from protograph.errors import InputError
-from protograph.evaluation import MEASURES
+from protograph.evaluation import MEASURES, Measure
 from protograph.paper.ledger import read_ledger, read_notes, scores
 from protograph.paper.published import Cell, few_shot_rows, published
 from protograph.paper.table import document, few_shot_table, mark, shortfalls, table_path, write_table
+from protograph.paper.trials import Try, write_trials
 
 AUX, FC = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "gcgpn-aux-fc")
 SPLIT = Cell("mini-imagenet", 5, "gcgpn-aux-split")
@@ -77,18 +78,40 @@ def test_cells_that_fall_short_are_listed_with_what_is_allowed(tmp_path: Path) -
     assert found[AUX] == {"h_mean": pytest.approx(1.0 - paper["h_mean"].ci95)}
     assert found[SPLIT] == {"joint_joint": pytest.approx(2.5 - min_paper["joint_joint"].ci95 - 1.5)}
     text = text_of(results)
-    assert "1 of 3 cells reach the paper (33 %)" in text
-    assert (
-        f"- {AUX} (1 seed): H-Mean 43.21 ± 0.50, paper 44.21 ± 0.48, 0.52 below what is allowed. Why: not looked into yet"
-        in text
-    )
+    assert "- `fast`: 1 of 3 cells reach the paper (33 %); mini-imagenet 0 of 1, cub 1 of 2" in text
+    joint = published()[AUX]["joint_joint"]
+    row = f"| {AUX}, 1 seed | 43.21 ± 0.50 | 44.21 ± 0.48 | 0.52 | {joint.mean:.2f} ± 0.50 | {joint} |  |"
+    assert f"{row} not looked into yet |" in text
     (results / "notes.json").write_text('{"cub/1-shot/gcgpn-aux": "the |last| ReLU,\\n*perhaps*"}')
-    assert "0.52 below what is allowed. Why: the \\|last\\| ReLU, \\*perhaps\\*" in text_of(results)
+    assert f"{row} the \\|last\\| ReLU, \\*perhaps\\* |" in text_of(results)
     (results / "notes.json").write_text('{"cub": "other *pictures*"}')
     text = text_of(results)
-    assert "Why cells of cub fall short: other \\*pictures\\*" in text
-    assert "0.52 below what is allowed. Why: see what is said of cub above" in text
-    assert "Why: not looked into yet" in text, "of another dataset"
+    assert "Of cub: other \\*pictures\\*" in text
+    assert f"{row} as all of cub |" in text
+    assert "| not looked into yet |" in text, "of another dataset"
+
+
+def test_where_no_cell_falls_short_none_is_listed(tmp_path: Path) -> None:
+    text = text_of(make_ledger(tmp_path / "results", {(FC, "fast"): {"h_mean": [60.0], "joint_joint": [60.0]}}))
+    assert "1 of 1 cells reach the paper (100 %)" in text
+    assert "Cells that fall short" not in text
+
+
+def test_what_was_tried_stands_in_a_table_the_best_first(tmp_path: Path) -> None:
+    results = make_ledger(tmp_path / "results", {(AUX, "fast"): {"h_mean": [44.0]}})
+    assert "What was tried" not in text_of(results)
+    tries = [Try("cub", 1, "gcgpn-aux", "fast", "attributes", changes, 0, 12) for changes in ("", "rate=0.2", "a|b")]
+    values = [{"h_mean": 41.26, "joint_joint": 44.0}, {"h_mean": 43.0}, {"h_mean": 42.0}]
+    measures = [{name: Measure(value, 0.5) for name, value in own.items()} for own in values]
+    write_trials(results / "trials.csv", zip(tries, measures, strict=True))
+    text = text_of(results)
+    table = text[text.index("## What was tried on the validation classes") :].split("\n\n")[2].splitlines()
+    assert table[0].startswith("| cub 1-shot gcgpn-aux | recipe | relations | seed | epoch | Seen-Seen |")
+    assert table[2:] == [
+        "| rate=0.2 | fast | attributes | 0 | 12 |  |  |  |  |  | 43.0 |",
+        "| a\\|b | fast | attributes | 0 | 12 |  |  |  |  |  | 42.0 |",
+        "| as it is | fast | attributes | 0 | 12 |  |  | 44.0 |  |  | 41.3 |",
+    ]
 
 
 def test_other_datasets_have_tables_of_their_own(tmp_path: Path) -> None:

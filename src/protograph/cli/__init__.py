@@ -14,6 +14,7 @@ from protograph.cli.classifier import (
     remove_class_command,
     rename_class_command,
 )
+from protograph.cli.compare import compare_command
 from protograph.cli.datasets import datasets_app
 from protograph.cli.demo import demo_command
 from protograph.cli.evaluate import evaluate_command
@@ -30,6 +31,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for name, command in (
     ("train", train_command),
     ("evaluate", evaluate_command),
+    ("compare", compare_command),
     ("demo", demo_command),
     ("variants", variants_command),
     ("relations", relations_command),

@@ -3,6 +3,7 @@
 results/{dataset}/{shots}-shot/{variant}/{recipe}-{seed}.json
 results/{dataset}/{shots}-shot/{variant}/{relation}-and-{relation}/{recipe}-{seed}.json, with others than the dataset's own
 results/notes.json, what people found out about cells, by {dataset}/{shots}-shot/{variant}, or by {dataset} about all of its
+results/trials.csv, what other settings brought on validation classes
 """
 
 import json
@@ -22,6 +23,7 @@ from protograph.files import write_json
 from protograph.locks import held
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
+from protograph.paper.trials import Trials, read_trials, trials_path
 from protograph.relations import label_of
 from protograph.runs import Run
 from protograph.variants import VARIANTS
@@ -99,17 +101,18 @@ def read_ledger(results: Path) -> dict[Task, Entry]:
 
 @dataclass(frozen=True)
 class Notes:
-    """What people found out about why cells fall short: of one cell, and of all those of a dataset."""
+    """What people found out about why cells fall short, of one and of all those of a dataset; and what they tried."""
 
     cells: Mapping[Cell, str] = field(default_factory=dict)
     datasets: Mapping[str, str] = field(default_factory=dict)
+    trials: Trials = field(default_factory=dict)
 
 
 def read_notes(results: Path) -> Notes:
-    """What people found out after looking into cells, as they wrote it into notes.json."""
-    path = results / "notes.json"
+    """What people found out after looking into cells: as they wrote it into notes.json, and the runs in trials.csv."""
+    path, trials = results / "notes.json", read_trials(trials_path(results))
     if not path.exists():
-        return Notes()
+        return Notes(trials=trials)
     cells, datasets = {}, {}
     try:
         for key, note in json.loads(path.read_text(encoding="utf-8")).items():
@@ -125,7 +128,7 @@ def read_notes(results: Path) -> Notes:
     odd = [str(cell) for cell in cells if cell.variant not in VARIANTS or cell.dataset not in DATASETS]
     if odd := [*odd, *(name for name in datasets if name not in DATASETS)]:
         raise InputError(f"{path} has a note on '{odd[0]}', which is no cell: mend its name")
-    return Notes(cells, datasets)
+    return Notes(cells, datasets, trials)
 
 
 @dataclass(frozen=True)
