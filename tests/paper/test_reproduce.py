@@ -375,6 +375,25 @@ def test_the_same_grid_on_ray_leaves_the_same_files(faked: Path, monkeypatch: py
     assert ray.ended
 
 
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_ray_itself_runs_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the stand-ins: real runs as tasks of a cluster on this machine, the second stage after the first."""
+    pytest.importorskip("ray", reason="needs Ray")
+    monkeypatch.chdir(tmp_path)
+    short = ["--set=epochs=1", "--set=steps=2", "--set=validation_episodes=2"]
+    cells = ["--dataset=letters", "--shots=1", "--variant=dfslwof-att", "--device=cpu", *short]
+    result = reproduce(*cells, "--engine=ray", "--results=cluster/results", "--runs=cluster/runs")
+    assert result.exit_code == 0, result.stderr
+    assert reproduce(*cells).exit_code == 0
+    assert (
+        contents(Path("cluster/results")).keys()
+        == contents(Path("results")).keys()
+        == {"letters/1-shot/dfslwof-att/demo-0.json"}
+    )
+    ours, theirs = (each["measures"] for folder in ("results", "cluster/results") for each in contents(Path(folder)).values())
+    assert theirs["joint_joint"]["mean"] == pytest.approx(ours["joint_joint"]["mean"], abs=0.5)  # Ray sets the threads
+
+
 def test_a_run_that_the_cluster_loses_is_a_failure_of_its_own(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     run = jobs.run_command
