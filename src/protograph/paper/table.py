@@ -7,7 +7,7 @@ from protograph.config import RECIPES
 from protograph.document import MARKS, Block, Bullets, Details, Grid, Heading, Paragraph, as_markdown, plain
 from protograph.evaluation import MEASURES, Measure
 from protograph.files import write_atomically
-from protograph.paper.conclusions import READINGS, Comparison, Difference, Finding, agrees, conclusions
+from protograph.paper.conclusions import MISSING, READINGS, Comparison, Difference, Finding, agrees, conclusions
 from protograph.paper.grid import STUDY, STUDY_OWN, Task, table_cells
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores
 from protograph.paper.published import MODEL_OF, TITLES, VARIANT_OF, Cell, Row, few_shot_rows, gfsl_rows, published
@@ -122,10 +122,12 @@ def _falling_short(known: Known, notes: Notes) -> list[Block]:
     short = {recipe: found for recipe, cells in known.items() if (found := shortfalls(cells))}
     if not short:
         return []
+    datasets = list(dict.fromkeys(cell.dataset for cell in published()))
     blocks: list[Block] = [Heading(2, "Cells that fall short")]
     blocks += [Paragraph(f"Of {dataset}: {plain(note)}") for dataset, note in notes.datasets.items()]
     for recipe, found in short.items():
-        rows = [_short(cell, known[recipe][cell], below, notes) for cell, below in found.items()]
+        order = sorted(found, key=lambda cell: (datasets.index(cell.dataset), cell.shots))
+        rows = [_short(cell, known[recipe][cell], found[cell], notes) for cell in order]
         head = (f"by `{recipe}`", *(text for name in COUNTED for text in (MEASURES[name], "paper", "short by")), "why")
         blocks.append(Grid(head, tuple(rows), (False, *(True for _ in COUNTED for _ in range(3)), False)))
     return blocks
@@ -148,12 +150,13 @@ def _tried(trials: Trials) -> list[Block]:
     blocks: list[Block] = [Heading(2, "What was tried on the validation classes"), Paragraph(TRIED)]
     for title in dict.fromkeys(str(tried) for tried in trials):
         own = {tried: measures for tried, measures in trials.items() if str(tried) == title}
-        rows = [
-            (plain(tried.changes or "as it is"), tried.recipe, tried.relations, str(tried.seed), str(tried.epoch), *shown)
-            for tried, measures in sorted(own.items(), key=lambda item: -item[1].get("h_mean", 0.0))
-            for shown in [[f"{measures[name]:.1f}" if name in measures else "" for name in MEASURES]]
-        ]
-        head = (title, "recipe", "relations", "seed", "epoch", *MEASURES.values())
+        there = [name for name in MEASURES if any(name in measures for measures in own.values())]
+        rows = []
+        for tried, measures in sorted(own.items(), key=lambda item: -item[1].get("h_mean", 0.0)):
+            shown = [f"{measures[name]:.1f}" if name in measures else "" for name in there]
+            changes = plain(tried.changes or "as it is")
+            rows.append((changes, tried.recipe, tried.relations, str(tried.seed), str(tried.epoch), *shown))
+        head = (title, "recipe", "relations", "seed", "epoch", *(MEASURES[name] for name in there))
         blocks.append(Grid.of(head, rows, 3))
     return blocks
 
@@ -259,9 +262,11 @@ def _conclusions(findings: list[Finding]) -> list[Block]:
         Paragraph(
             "Each is checked on all cells that the paper's sentence is about, by Joint-Joint and H-Mean unless it names "
             "another measure; here, and in the same way on the paper's own numbers. Behind a difference stands half of its "
-            "95 % interval: from the seeds where both sides have several, otherwise (marked *) from the intervals over test "
-            "episodes alone, which know nothing of how seeds differ. A comparison is certain where the interval leaves out 0. "
-            "A conclusion holds where it certainly does, holds not where it certainly does not, and is undecided in between."
+            "95 % interval. It comes from the seeds of the two cells where both have several. Otherwise, marked *, it comes "
+            "from the intervals over test episodes together with the spread between seeds that other cells of the recipe show; "
+            "of the paper's numbers, which say nothing of seeds, from the episodes alone. A comparison is certain where the "
+            "interval leaves out 0. A conclusion holds where it certainly does, holds not where it certainly does not, and is "
+            "undecided in between."
         ),
         _verdicts(findings),
     ]
@@ -273,12 +278,13 @@ def _conclusions(findings: list[Finding]) -> list[Block]:
 
 
 def _verdicts(findings: list[Finding]) -> Grid:
-    """One row per conclusion: the verdict by every recipe, and by the paper's own numbers."""
-    recipes = list(dict.fromkeys(finding.recipe for finding in findings))
+    """One row per conclusion: the verdict by every recipe that has cells enough for one, and by the paper's own numbers."""
+    recipes = list(dict.fromkeys(finding.recipe for finding in findings if finding.here.verdict != MISSING))
     rows: dict[str, dict[str, str]] = {}
     for finding in findings:
         row = rows.setdefault(finding.conclusion.claim, {})
-        row |= {finding.recipe: f"**{finding.here.verdict}**", "paper's numbers": finding.paper.verdict}
+        mark = " *" if finding.here.signs and not finding.here.by_seeds else ""
+        row |= {finding.recipe: f"**{finding.here.verdict}**{mark}", "paper's numbers": finding.paper.verdict}
     head = ("conclusion", *(f"here by `{recipe}`" for recipe in recipes), "the paper's numbers")
     texts = [(claim, *(row[recipe] for recipe in recipes), row["paper's numbers"]) for claim, row in rows.items()]
     return Grid.of(head, texts, len(head))
