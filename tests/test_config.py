@@ -238,3 +238,10 @@ def test_warm_up_rises_evenly_to_the_rate_it_then_leaves_alone() -> None:
     assert set(rates[8:]) == {0.4}
     annealed = replace(recipe, anneal=True)
     assert learning_rate(annealed, 3) == pytest.approx(0.5 * learning_rate(replace(annealed, warmup=0), 3))
+
+
+def test_drops_come_from_the_command_line_too() -> None:
+    assert typed(PAPER, {"drops": "[[5, 0.01], [8, 1e-3]]"}, "recipe").drops == ((5, 0.01), (8, 0.001))
+    for wrong in ("5:0.01", "7", "[5]"):
+        with pytest.raises(InputError, match="drops"):
+            typed(PAPER, {"drops": wrong}, "recipe")

@@ -597,7 +597,9 @@ def test_a_run_killed_again_and_again_ends_like_one_that_was_not(letters: Datase
             with start("run") as process:
                 while epochs > epochs_done(tmp_path / "run") and process.poll() is None:
                     time.sleep(0.01)
-                time.sleep(moments.uniform(0, 0.3 if epochs else 3))
+                while not epochs and not (tmp_path / "run" / "config.json").exists() and process.poll() is None:
+                    time.sleep(0.01)  # the first one after it began, but before an epoch ended
+                time.sleep(moments.uniform(0, 0.1))
                 process.kill()
             if process.returncode == -signal.SIGKILL and 0 < epochs_done(tmp_path / "run") < sizes["epochs"]:
                 killed_in_training += 1

@@ -1,5 +1,6 @@
 """How a run is configured: frozen, complete, and the same words everywhere."""
 
+import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -231,6 +232,11 @@ def differences(one: RunConfig, other: RunConfig) -> list[str]:
 
 
 def _coerced(value: Any, kind: type, what: str) -> Any:
+    if isinstance(value, str) and kind is tuple:  # from the command line
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise InputError(f"{what} must be a list such as [[20, 0.006], [40, 0.001]], not '{value}'") from None
     if kind is tuple and isinstance(value, list | tuple):
         return tuple(tuple(item) if isinstance(item, list) else item for item in value)
     if isinstance(value, str) and kind in (int, float, bool):  # from the command line

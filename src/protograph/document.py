@@ -97,7 +97,7 @@ Block = Heading | Paragraph | Bullets | Grid | Details | Picture
 
 def plain(text: str) -> str:
     """A text that means itself, whatever signs are in it."""
-    return re.sub(r"([\\`*|])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*|<])", r"\\\1", " ".join(text.split()))
 
 
 def as_markdown(blocks: Iterable[Block]) -> str:
@@ -167,7 +167,7 @@ def _table(grid: Grid) -> str:
     )
 
 
-_TOKENS = re.compile(r"\\([\\`*|])|\*\*(.+?)\*\*|`(.+?)`|([▲●▼])")
+_TOKENS = re.compile(r"\\([\\`*|<])|\*\*(.+?)\*\*|`(.+?)`|([▲●▼])")
 
 
 def _inline(text: str) -> str:

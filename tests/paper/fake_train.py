@@ -1,6 +1,7 @@
 """Stands in for `protograph train` in subprocesses: quick, resumable, and it says in a log when it begins and ends.
 
-FAKE_LOG: the log; FAKE_FAILS: words that make a run fail whose arguments have them; FAKE_SECONDS: how long a run takes
+FAKE_LOG: the log; FAKE_FAILS: words that make a run fail whose arguments have them; FAKE_SECONDS: how long a run takes;
+FAKE_TOGETHER: how many runs must have begun before one ends
 """
 
 import hashlib
@@ -35,6 +36,8 @@ relations = [word.partition("=")[2] for word in sys.argv[2:] if word.startswith(
 words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[2:])
 out = Path(words["out"])
 log("begin", words["out"])
+while Path(os.environ["FAKE_LOG"]).read_text().count("begin") < int(os.environ.get("FAKE_TOGETHER", "0")):
+    time.sleep(0.01)
 if os.environ.get("FAKE_FAILS") and os.environ["FAKE_FAILS"] in " ".join(sys.argv):
     print("error: made up to fail", file=sys.stderr)
     sys.exit(2)

@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -125,7 +124,7 @@ def test_of_many_that_find_a_dead_lock_one_takes_it_over(tmp_path: Path) -> None
     (tmp_path / ".lock").write_text(
         json.dumps({"pid": 2**22, "host": socket.gethostname(), "born": "", "since": "then", "token": ""})
     )
-    together, holding, most = threading.Barrier(8), 0, 0
+    together, answered, holding, most = threading.Barrier(8), threading.Semaphore(0), 0, 0
 
     def take() -> str:
         nonlocal holding, most
@@ -134,9 +133,11 @@ def test_of_many_that_find_a_dead_lock_one_takes_it_over(tmp_path: Path) -> None
             with locked(tmp_path):
                 holding += 1
                 most = max(most, holding)
-                time.sleep(0.2)
+                for _ in range(7):  # until all others were refused; one that is let in instead waits for ever no more
+                    assert answered.acquire(timeout=60)
                 holding -= 1
         except InputError as error:
+            answered.release()
             return str(error)
         return "held"
 

@@ -41,6 +41,13 @@ def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results
     assert "The operator of cub is drawn where its files are" in page
 
 
+def test_a_dataset_that_is_not_there_is_named_and_the_rest_is_shown(results: Path, tmp_path: Path) -> None:
+    page = as_html("Results", results_document(read_ledger(results), read_notes(results), tmp_path, Silent()))
+    assert "The operator of mini-imagenet is drawn where its files are: no miniImageNet at" in page
+    assert "The operator of cub is drawn where its files are: no CUB" in page
+    assert '60.00 ± 0.50</b> <span class="above"' in page
+
+
 def test_operators_are_drawn_where_the_files_are(
     results: Path, toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

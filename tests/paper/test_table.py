@@ -1,5 +1,6 @@
 """RESULTS.md, recomputed naively from a made-up ledger."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,9 +10,9 @@ from paper.made_up import make_ledger, text_of
 from protograph.document import as_markdown
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure
-from protograph.paper.ledger import read_ledger, read_notes, scores
+from protograph.paper.ledger import read_ledger, read_notes, scores, table_path
 from protograph.paper.published import Cell, few_shot_rows, published
-from protograph.paper.table import document, few_shot_table, mark, shortfalls, table_path, write_table
+from protograph.paper.table import document, few_shot_table, mark, shortfalls, write_table
 from protograph.paper.trials import Try, write_trials
 
 AUX, FC = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "gcgpn-aux-fc")
@@ -128,6 +129,26 @@ def test_runs_on_different_pictures_are_called_so(tmp_path: Path) -> None:
     (path,) = results.glob("*/*/gcgpn-aux/*.json")
     path.write_text(path.read_text().replace("pictures-1", "pictures-2"))
     assert "different pictures" in text_of(results)
+
+
+def test_settings_that_are_not_the_recipes_are_named(tmp_path: Path) -> None:
+    results = make_ledger(tmp_path / "results", {(AUX, "fast"): {"h_mean": [44.0]}})
+    assert "Not by the recipes as they are" not in text_of(results)
+    (path,) = results.glob("*/*/gcgpn-aux/*.json")
+    content = json.loads(path.read_text())
+    content["configuration"]["recipe"] |= {"epochs": 3, "dropout": 0.5}
+    path.write_text(json.dumps(content))
+    assert "**Not by the recipes as they are: epochs=3, dropout=0.5.**" in text_of(results)
+
+
+def test_the_last_epoch_stands_beside_the_chosen_one(tmp_path: Path) -> None:
+    results = make_ledger(tmp_path / "results", {(AUX, "fast"): {"h_mean": [44.0], "joint_joint": [47.0]}})
+    (path,) = results.glob("*/*/gcgpn-aux/*.json")
+    content = json.loads(path.read_text())
+    content["last_epoch"] = {"epoch": 12, "measures": {name: {"mean": 41.0, "ci95": 0.4} for name in MEASURES}}
+    path.write_text(json.dumps(content))
+    row = f"| {AUX} fast-0 | 3 | 12 | 44.00 ± 0.50 | 41.00 ± 0.40 | 47.00 ± 0.50 | 41.00 ± 0.40 |"
+    assert row in text_of(results)
 
 
 def test_the_file_stands_beside_the_ledger(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ class Cluster:
 
     slots: int | None = None
 
-    def __init__(self, jobs: int, gpu: bool) -> None:
+    def __init__(self, jobs: int, device: str) -> None:
         try:
             import ray
         except ImportError as error:
             raise InputError('--engine ray needs Ray: pip install "protograph[ray]"') from error
         self._ray: Any = ray
         ray.init(ignore_reinit_error=True)  # the cluster of RAY_ADDRESS, or this machine
+        gpu = device != "cpu" and (device != "auto" or ray.cluster_resources().get("GPU", 0) > 0)
         self._run = ray.remote(num_gpus=1 / jobs if gpu else 0, max_retries=0)(run_command)
         self._begun: list[Any] = []
 

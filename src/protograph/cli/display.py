@@ -18,6 +18,11 @@ from protograph.errors import InputError
 from protograph.evaluation import MEASURES
 from protograph.progress import Advance
 
+# A full disk, or a place where the user cannot write
+UNSAVED = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
+)  # fmt: skip
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -37,12 +42,12 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         except InputError as error:
             errors().print(f"[bold red]error:[/] {_escaped(str(error))}")
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR):
+            if error.errno not in UNSAVED:
                 raise
             where = f" ({error.filename})" if error.filename else ""
             errors().print(
                 f"[bold red]error:[/] cannot save: {_escaped(str(error.strerror))}{_escaped(where)}; "
-                "nothing was left half-written: make room or choose another --out, then run the same command to go on"
+                "nothing was left half-written: make room or choose another place, then run the same command to go on"
             )
         except KeyboardInterrupt:
             errors().print("interrupted: run the same command again to go on from the last checkpoint")

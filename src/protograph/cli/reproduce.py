@@ -14,10 +14,10 @@ from protograph.data import find_source, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.paper.conclusions import conclusions, summary
 from protograph.paper.grid import OTHER_TABLES, Selection, plan
-from protograph.paper.ledger import entry_path, locked, read_ledger
+from protograph.paper.ledger import entry_path, locked, read_ledger, table_path
 from protograph.paper.published import TITLES
 from protograph.paper.reproduce import Grid, beside, reproduce
-from protograph.paper.table import table_path, write_table
+from protograph.paper.table import write_table
 
 ENGINES = ("local", "ray")
 
@@ -56,7 +56,9 @@ def reproduce_command(
     ] = None,
     jobs: Annotated[int, typer.Option(help="How many runs at once; with --engine ray, on each GPU.", min=1)] = 1,
     root: Root = None,
-    results: Annotated[Path, typer.Option(help="Folder of the ledger; RESULTS.md is written beside it.")] = Path("results"),
+    results: Annotated[
+        Path, typer.Option(help="Folder of the ledger. Its tables are written beside it: of results, RESULTS.md.")
+    ] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
     change: Annotated[
         list[str] | None,
@@ -83,10 +85,20 @@ def reproduce_command(
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if table_only:
+        given = {
+            "dataset": dataset, "shots": shots, "variant": variant, "table": table, "recipe": recipe, "seeds": seeds,
+            "root": root, "set": change, "list": listing,
+        }  # fmt: skip
+        for name, value in given.items():
+            if value:
+                raise InputError(f"--{name} would be ignored with --table-only: leave it out")
         path = write_table(results, read_ledger(results))
         return show({"table": str(path)}, None, as_json) if as_json else print(path)
     selection = Selection(dataset or (), shots or (), variant or (), table or ())
     grid = Grid(plan(selection, recipe, seeds), results, runs, parse_changes(change), root, device)
+    datasets = dict.fromkeys(task.cell.dataset for task in grid.tasks)
+    if root and all(find_source(name).built_in for name in datasets):
+        raise InputError(f"{' and '.join(datasets)} are built in: leave out --root")
     if listing:
         return show_list(grid, as_json)
     if engine == "local":
@@ -94,8 +106,11 @@ def reproduce_command(
     progress = ShownProgress(quiet=as_json)
     with locked(results):
         ledger = read_ledger(results)
-        for name in dict.fromkeys(task.cell.dataset for task in grid.missing(ledger)):
-            open_dataset(name, None if find_source(name).built_in else root, progress)  # decoded once, before many need it
+        needed = {task.cell.dataset for task in grid.missing(ledger)}
+        for name in datasets:
+            if name in needed or root:  # decoded once, before many need it
+                opened = open_dataset(name, None if find_source(name).built_in else root, progress)
+                grid.check_pictures(ledger, opened)
         where = open_engine(engine, jobs, device, progress)
         failures = reproduce(
             grid, ledger, lambda commands, done, failed, after: run_each(commands, where, done, failed, after), progress
@@ -110,9 +125,10 @@ def reproduce_command(
         print("\n".join([*summary(conclusions(ledger)), str(table_path(results))]))
     if failures:
         reasons = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in failures.items())
+        cells = sum(str(task) in failures for task in grid.tasks)
+        others = "" if cells == len(grid.tasks) else "; the others are recorded"
         raise InputError(
-            f"{len(failures)} of {len(grid.tasks)} runs failed ({reasons}); the others are recorded: mend it and run the same "
-            "command again"
+            f"{cells} of {len(grid.tasks)} cells failed ({reasons}){others}: mend it and run the same command again"
         )
     return None
 
@@ -123,12 +139,12 @@ def open_engine(name: str, jobs: int, device: str, progress: ShownProgress) -> E
         return Processes(jobs, progress)
     from protograph.cli.cluster import Cluster
 
-    return Cluster(jobs, device != "cpu")
+    return Cluster(jobs, device)
 
 
 def show_list(grid: Grid, as_json: bool) -> None:
     """What is done, with its numbers, and what is missing."""
-    ledger = read_ledger(grid.results)
+    ledger = read_ledger(grid.results, new=True)
     missing = grid.missing(ledger)
     if as_json:
         return show(

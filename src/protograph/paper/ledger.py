@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
 
-from protograph.config import Recipe, RunConfig
+from protograph.config import RunConfig
 from protograph.data import DATASETS
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure, Measures
@@ -33,14 +33,24 @@ KEYS = ("dataset", "shots", "variant", "recipe", "seed", "measures")
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of the ledger."""
+    """One file of the ledger.
+
+    measures, epoch: of the epoch that validation chose; `last` are those of the last one
+    """
 
     task: Task
     measures: Measures
-    recipe: Recipe
-    backbone: str
-    fingerprint: str
+    epoch: int
+    last: Measures
+    last_epoch: int
+    config: RunConfig
     versions: str
+
+
+def table_path(results: Path) -> Path:
+    """Where the tables of a ledger are written: beside it, by its name. That of results/ is RESULTS.md."""
+    folder = results.resolve()
+    return folder.with_name(f"{folder.name.upper()}.md")
 
 
 def entry_path(results: Path, task: Task) -> Path:
@@ -80,9 +90,8 @@ def read_entry(results: Path, path: Path) -> Entry:
         content = json.loads(path.read_text(encoding="utf-8"))
         cell = Cell(content["dataset"], content["shots"], content["variant"], tuple(content.get("relations", ())))
         task = Task(cell, content["recipe"], content["seed"])
-        measures = {name: Measure(**content["measures"][name]) for name in MEASURES}
-        if not all(math.isfinite(number) for measure in measures.values() for number in (measure.mean, measure.ci95)):
-            raise ValueError("a measure is not a finite number")
+        measures, last = _measures(content["measures"]), content.get("last_epoch", content)
+        last_measures = _measures(last["measures"])
         config = RunConfig.from_dict(content["configuration"])
         environment = content["environment"]
         versions = f"protograph {environment['protograph']}, torch {environment['torch']}, {environment['gpu'] or 'CPU'}"
@@ -90,11 +99,20 @@ def read_entry(results: Path, path: Path) -> Entry:
         raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
     if entry_path(results, task) != path:
         raise InputError(f"{path} holds the numbers of {task}: move it back to {entry_path(results, task)}, or remove it")
-    return Entry(task, measures, config.recipe, config.backbone, config.fingerprint, versions)
+    return Entry(task, measures, content["epoch"], last_measures, last["epoch"], config, versions)
 
 
-def read_ledger(results: Path) -> dict[Task, Entry]:
-    """All that was recorded."""
+def _measures(content: Mapping[str, Mapping[str, float]]) -> Measures:
+    measures = {name: Measure(**content[name]) for name in MEASURES}
+    if not all(math.isfinite(number) for measure in measures.values() for number in (measure.mean, measure.ci95)):
+        raise ValueError("a measure is not a finite number")
+    return measures
+
+
+def read_ledger(results: Path, new: bool = False) -> dict[Task, Entry]:
+    """All that was recorded; where the folder may be `new`, it need not be there."""
+    if not new and not results.is_dir():
+        raise InputError(f"no ledger at {results}: name the folder that `protograph reproduce` fills")
     paths = sorted((*results.glob("*/*-shot/*/[!.]*.json"), *results.glob("*/*-shot/*/*/[!.]*.json")))
     return {entry.task: entry for entry in (read_entry(results, path) for path in paths)}
 
@@ -176,9 +194,8 @@ def locked(results: Path) -> Iterator[None]:
     """Keep every other grid off a results folder; refused while another one is at work there."""
     results.mkdir(parents=True, exist_ok=True)
     with held(results / ".lock", results, "wait for it, or choose another --results"):
-        for left in (
-            *results.glob("*/*/*/.*.json.*"),
-            *results.glob("*/*/*/*/.*.json.*"),
-        ):  # by a grid that was killed while writing
+        table = table_path(results)
+        scratch = *results.glob("*/*/*/.*.json.*"), *results.glob("*/*/*/*/.*.json.*"), *table.parent.glob(f".{table.name}.*")
+        for left in scratch:  # by a grid that was killed while writing
             left.unlink(missing_ok=True)
         yield

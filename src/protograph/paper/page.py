@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from protograph.data import find_source, open_dataset
-from protograph.document import Block, Heading, Paragraph, Picture
+from protograph.document import Block, Heading, Paragraph, Picture, plain
+from protograph.errors import InputError
 from protograph.figures import drawn
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, Notes, scores
@@ -41,7 +42,10 @@ def _operators(dataset: str, root: Path | None, progress: Progress) -> list[Bloc
     built_in = find_source(dataset).built_in
     if not (built_in or root or os.environ.get("PROTOGRAPH_DATA")):
         return [Paragraph(f"The operator of {dataset} is drawn where its files are: give `--root`.")]
-    opened = open_dataset(dataset, None if built_in else root, progress)
+    try:
+        opened = open_dataset(dataset, None if built_in else root, progress)
+    except InputError as error:
+        return [Paragraph(f"The operator of {dataset} is drawn where its files are: {plain(str(error))}.")]
     return [
         Picture(
             drawn(semantic_figure(opened, relation, column=True), "svg"),

@@ -1,5 +1,6 @@
 """The paper's figures: Joint-Joint against the number of shots, and the semantic operators."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,8 +82,9 @@ def shots_figure(known: Mapping[Cell, Scores], dataset: str = "cub") -> Figure:
 
 def _draw_line(axes: Axes, known: Mapping[Cell, Scores], dataset: str, variant: str, shift: float) -> None:
     cells = {k: Cell(dataset, k, variant) for k in FIGURE_SHOTS}
-    own = {k * shift: known[cell]["joint_joint"] for k, cell in cells.items() if cell in known}
-    means, spreads = [score.mean for score in own.values()], [score.spread for score in own.values()]
+    own = {k * shift: known[cell]["joint_joint"] if cell in known else None for k, cell in cells.items()}
+    means = [score.mean if score else math.nan for score in own.values()]  # where nothing is known the line is broken
+    spreads = [score.spread if score else math.nan for score in own.values()]
     axes.errorbar(list(own), means, spreads, markersize=4, elinewidth=0.8, capsize=1.5, **LOOKS[variant])
     theirs = {k * shift: published()[cell]["joint_joint"].mean for k, cell in cells.items() if cell in published()}
     axes.plot(list(theirs), list(theirs.values()), **{**LOOKS[variant], **HOLLOW, "marker": LOOKS[variant]["marker"]})

@@ -1,15 +1,16 @@
 """The grid as runs of the command: which are missing, how each is trained, and what becomes of those that finish."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from protograph.config import RECIPES, Recipe, has_use, recipe_for
-from protograph.data import DATASETS, find_source
+from protograph.data import DATASETS, Dataset, find_source
 from protograph.errors import InputError, unknown
 from protograph.evaluation import Measures
 from protograph.paper.grid import Task
-from protograph.paper.ledger import Entry, record
+from protograph.paper.ledger import Entry, record, table_path
 from protograph.paper.published import published
 from protograph.paper.table import write_table
 from protograph.progress import Progress
@@ -54,19 +55,32 @@ class Grid:
         return recipe_for(own, task.recipe, self.changes, source.changes)
 
     def missing(self, ledger: Mapping[Task, Entry]) -> list[Task]:
-        """The tasks the ledger has not; one that was trained by other settings is refused, since one file holds one number."""
-        for task in self.tasks:
-            if task not in ledger:
-                continue
-            entry, recipe, backbone = ledger[task], self.recipe(task), DATASETS[task.cell.dataset].backbone
-            there, here = {"backbone": entry.backbone, **vars(entry.recipe)}, {"backbone": backbone, **vars(recipe)}
-            if there != here:
-                other = next(name for name in here if here[name] != there[name])
-                raise InputError(
-                    f"{self.results} has {task} with {other} {there[other]!r}, not {here[other]!r}: "
-                    "choose another --results and --runs, or give the same --set"
-                )
+        """The tasks the ledger has not. Numbers beside them that came about otherwise are refused: tables would mix them."""
+        beside = {(task.cell.dataset, task.recipe) for task in self.tasks}
+        for task, entry in ledger.items():
+            if (task.cell.dataset, task.recipe) in beside:
+                self._check(task, entry)
         return [task for task in self.tasks if task not in ledger]
+
+    def _check(self, task: Task, entry: Entry) -> None:
+        """Complain of an entry that was trained by other settings than this grid would train it by."""
+        there = {"backbone": entry.config.backbone, **vars(entry.config.recipe)}
+        here = {"backbone": DATASETS[task.cell.dataset].backbone, **vars(self.recipe(task))}
+        if there != here:
+            other = next(name for name in here if here[name] != there[name])
+            raise InputError(
+                f"{self.results} has {task} with {other} {there[other]!r}, not {here[other]!r}: "
+                "choose another --results and --runs, or give the same --set"
+            )
+
+    def check_pictures(self, ledger: Mapping[Task, Entry], dataset: Dataset) -> None:
+        """Complain of entries that were trained on other pictures of a dataset's than this grid would be."""
+        for task, entry in ledger.items():
+            if task.cell.dataset == dataset.name and entry.config.fingerprint != dataset.fingerprint:
+                raise InputError(
+                    f"{self.results} has {task} on other pictures than are here (fingerprint {entry.config.fingerprint}, not "
+                    f"{dataset.fingerprint}): choose another --results and --runs, or the --root it had"
+                )
 
     def folder(self, task: Task) -> Path:
         """The run folder of a task."""
@@ -101,7 +115,8 @@ class Grid:
 
     def _train(self, task: Task, variant: str, more: Sequence[str], out: Path) -> list[str]:
         built_in = find_source(task.cell.dataset).built_in
-        root = [] if self.root is None or built_in else [f"--root={self.root.expanduser().resolve()}"]
+        place = self.root or os.environ.get("PROTOGRAPH_DATA")  # said, since another machine may not have the variable
+        root = [f"--root={Path(place).expanduser().resolve()}"] if place and not built_in else []
         used = [f"--set={name}={value}" for name, value in self.changes.items() if has_use(find_variant(variant), name)]
         return [
             "train", f"--dataset={task.cell.dataset}", f"--variant={variant}", f"--recipe={task.recipe}", f"--seed={task.seed}",
@@ -128,7 +143,10 @@ def reproduce(grid: Grid, ledger: dict[Task, Entry], run_each: RunEach, progress
                 failed(name, str(error))
                 return
             ledger[task] = entry
-            write_table(grid.results, ledger)
+            try:
+                write_table(grid.results, ledger)
+            except InputError as error:  # in what people wrote: no reason to stop
+                progress.say(f"{table_path(grid.results)} is not written: {error}")
             advance(1)
             progress.say(f"{name}: {beside(entry.measures, published().get(task.cell))}")
 

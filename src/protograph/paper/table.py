@@ -9,9 +9,9 @@ from protograph.evaluation import MEASURES, Measure
 from protograph.files import write_atomically
 from protograph.paper.conclusions import MISSING, READINGS, Comparison, Difference, Finding, agrees, conclusions
 from protograph.paper.grid import STUDY, STUDY_OWN, Task, table_cells
-from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores
+from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
 from protograph.paper.published import MODEL_OF, TITLES, VARIANT_OF, Cell, Row, few_shot_rows, gfsl_rows, published
-from protograph.paper.trials import Trials
+from protograph.paper.trials import Trials, changes
 
 COUNTED = ("h_mean", "joint_joint")  # what a cell is judged by
 BOLD = ("joint_joint", "h_mean")  # what the paper prints in bold
@@ -22,15 +22,10 @@ UNKNOWN = "not looked into yet"
 Known = Mapping[str, Mapping[Cell, Scores]]  # by recipe
 
 
-def table_path(results: Path) -> Path:
-    """Beside the ledger."""
-    return results.resolve().parent / "RESULTS.md"
-
-
 def write_table(results: Path, ledger: Mapping[Task, Entry]) -> Path:
     """Write RESULTS.md; where it is."""
     path = table_path(results)
-    write_atomically(path, as_markdown(document(ledger, read_notes(results))).encode())
+    write_atomically(path, as_markdown(document(ledger, read_notes(results), results.resolve().name)).encode())
     return path
 
 
@@ -52,12 +47,12 @@ def shortfalls(known: Mapping[Cell, Scores]) -> dict[Cell, dict[str, float]]:
     return found
 
 
-def document(ledger: Mapping[Task, Entry], notes: Notes | None = None) -> list[Block]:
-    """All that the ledger says; `notes` are what is known about why cells fall short, and what was tried."""
+def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: str = "results") -> list[Block]:
+    """All that the ledger in `folder` says; `notes` are what is known about why cells fall short, and what was tried."""
     notes = notes or Notes()
     by_recipe = {name: scores(ledger, name) for name in RECIPES}
     known = {name: cells for name, cells in by_recipe.items() if cells}
-    blocks = [Heading(1, "Results"), *_introduction(ledger, known)]
+    blocks = [Heading(1, "Results"), *_introduction(ledger, known, folder)]
     blocks += [Heading(2, "Where we stand"), *_standing(known)]
     for table, title in TITLES.items():
         for shots in sorted({row.cell.shots for row in gfsl_rows() if row.table == table}):
@@ -66,14 +61,15 @@ def document(ledger: Mapping[Task, Entry], notes: Notes | None = None) -> list[B
     blocks += [Heading(2, "Novel-Novel beside few-shot methods"), Paragraph(FEW_SHOT), few_shot_table(known)]
     blocks += _study(known) + _others(known)
     blocks += [Heading(2, "The paper's conclusions"), *_conclusions(conclusions(ledger))]
-    return blocks + _falling_short(known, notes) + _tried(notes.trials)
+    return blocks + _falling_short(known, notes) + _tried(notes.trials) + _last_epochs(ledger)
 
 
-def _introduction(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
+def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str) -> list[Block]:
     everywhere = sum(any(cell in cells for cells in known.values()) for cell in published())
     texts = [
-        "Written by `protograph reproduce` from the ledger in `results/`; `protograph reproduce --table-only` writes it again. "
-        "No measure of a cell is typed by hand; what is known about why cells fall short is quoted from `results/notes.json`.",
+        f"Written by `protograph reproduce` from the ledger in `{folder}/`; `protograph reproduce --table-only` writes it "
+        "again. No measure of a cell is typed by hand; what is known about why cells fall short is quoted from "
+        f"`{folder}/notes.json`.",
         f"The ledger has {everywhere} of the paper's {len(published())} cells"
         + "".join(f"; {sum(cell in published() for cell in cells)} by the `{name}` recipe" for name, cells in known.items())
         + f". It holds {len(ledger)} runs.",
@@ -84,9 +80,12 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
     ]
     for dataset in sorted({task.cell.dataset for task in ledger}):
         entries = [entry for task, entry in ledger.items() if task.cell.dataset == dataset]
-        kinds = ("backbone", "fingerprint", "versions")
-        networks, contents, versions = (sorted({getattr(entry, name) for entry in entries}) for name in kinds)
+        networks = sorted({entry.config.backbone for entry in entries})
+        contents = sorted({entry.config.fingerprint for entry in entries})
+        versions = sorted({entry.versions for entry in entries})
         texts.append(f"{dataset}: {', '.join(networks)}; fingerprint {', '.join(contents)}; {'; '.join(versions)}.")
+        if changed := sorted({changes(entry.config) for entry in entries} - {""}):
+            texts[-1] += f" **Not by the recipes as they are: {plain('; '.join(changed))}.**"
         if len(contents) > 1:
             texts[-1] += " **These runs saw different pictures: their numbers cannot be compared.**"
     return [Paragraph(text) for text in texts]
@@ -154,8 +153,8 @@ def _tried(trials: Trials) -> list[Block]:
         rows = []
         for tried, measures in sorted(own.items(), key=lambda item: -item[1].get("h_mean", 0.0)):
             shown = [f"{measures[name]:.1f}" if name in measures else "" for name in there]
-            changes = plain(tried.changes or "as it is")
-            rows.append((changes, tried.recipe, tried.relations, str(tried.seed), str(tried.epoch), *shown))
+            what = plain(tried.changes or "as it is")
+            rows.append((what, tried.recipe, tried.relations, str(tried.seed), str(tried.epoch), *shown))
         head = (title, "recipe", "relations", "seed", "epoch", *(MEASURES[name] for name in there))
         blocks.append(Grid.of(head, rows, 3))
     return blocks
@@ -191,6 +190,10 @@ TRIED = (
     "Changes to a recipe and what they brought after the last epoch, on validation classes and pictures alone; the cells above "
     "are trained by the recipes as they are. `protograph compare RUN --out results/trials.csv` adds a run."
 )
+LAST = (
+    "All numbers above are of the epoch that was best on the validation classes. These are few, so what each run has after "
+    "its last epoch stands here."
+)
 FEW_SHOT = (
     "5-way Novel-Novel on miniImageNet. Few-shot methods as the paper quotes them; below, models for the joint label space as "
     "it published them and as measured here. Theirs had 600 training pictures per class, ours 500."
@@ -217,6 +220,19 @@ def few_shot_table(known: Known) -> Grid:
 
 def _of_few_shot(cell: Cell) -> bool:
     return cell.dataset == "mini-imagenet" and any(VARIANT_OF.get(row.model) == cell.variant for row in few_shot_rows())
+
+
+def _last_epochs(ledger: Mapping[Task, Entry]) -> list[Block]:
+    """What the last epoch would have had instead of the one that validation chose."""
+    if not ledger:
+        return []
+    rows = []
+    for task, entry in sorted(ledger.items()):
+        texts = [str(each[name]) for name in COUNTED for each in (entry.measures, entry.last)]
+        rows.append((str(task), str(entry.epoch), str(entry.last_epoch), *texts))
+    head = ("run", "chosen", "last", *(f"{MEASURES[name]} of {which}" for name in COUNTED for which in ("chosen", "last")))
+    table = Grid.of(head, rows, 1)
+    return [Heading(2, "The last epoch instead of the chosen one"), Paragraph(LAST), Details("Every run", (table,))]
 
 
 def _study(known: Known) -> list[Block]:

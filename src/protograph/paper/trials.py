@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from protograph.config import recipe_for
+from protograph.config import RunConfig, recipe_for
 from protograph.data import find_source
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure, Measures
@@ -46,24 +46,29 @@ Trials = dict[Try, dict[str, float]]  # measures on validation classes, in per c
 
 def trial_of(run: Run) -> tuple[Try, Measures]:
     """What a run changes, and what came of it on the validation classes after its last epoch."""
-    config, source = run.config, find_source(run.config.dataset)
-    history = run.history
+    config, history = run.config, run.history
     if not history:
         raise InputError(f"{run.folder} has no finished epoch yet: let it go on, or leave it out")
-    usual = recipe_for(find_variant(config.variant), config.recipe.name, {}, source.changes)
-    changed = {"backbone": config.backbone} if config.backbone != source.backbone else {}
-    changed |= {name: value for name, value in vars(config.recipe).items() if value != getattr(usual, name)}
     tried = Try(
         config.dataset,
         config.shots,
         config.variant,
         config.recipe.name,
         " and ".join(map(label_of, config.relations)),
-        ", ".join(f"{name}={value}" for name, value in changed.items()),
+        changes(config),
         config.seed,
         history[-1]["epoch"],
     )
     return tried, {name: Measure(**history[-1]["validation"][name]) for name in MEASURES}
+
+
+def changes(config: RunConfig) -> str:
+    """What a run changes of its recipe and of the network the dataset usually has, as NAME=VALUE, with commas between."""
+    source = find_source(config.dataset)
+    usual = recipe_for(find_variant(config.variant), config.recipe.name, {}, source.changes)
+    changed = {"backbone": config.backbone} if config.backbone != source.backbone else {}
+    changed |= {name: value for name, value in vars(config.recipe).items() if value != getattr(usual, name)}
+    return ", ".join(f"{name}={value}" for name, value in changed.items())
 
 
 def trials_path(results: Path) -> Path:
