@@ -1,7 +1,7 @@
 import pytest
 
 from protograph.errors import InputError
-from protograph.paper.grid import ARGUED, FIGURE, Selection, Task, plan, priorities
+from protograph.paper.grid import ARGUED, FIGURE, Selection, Task, plan, stages
 from protograph.paper.published import VARIANT_OF, Cell, gfsl_rows, published
 
 
@@ -12,18 +12,19 @@ def test_without_a_selection_the_cells_are_those_of_the_tables_in_their_order() 
 
 def test_the_order_of_the_whole_plan() -> None:
     tasks = plan(Selection())
-    assert tasks == priorities()
-    assert len(set(tasks)) == len(tasks) == 44 + 2 * 9 + 9 + 18 + 2 * 35 + 5
-    stages = [
+    assert tasks == [task for stage in stages().values() for task in stage]
+    assert len(set(tasks)) == len(tasks) == 44 + 2 * 9 + 9 + 18 + 2 * 35 + 5 + 10
+    first = [
         [Task(cell, "fast", 0) for cell in published()],
         [Task(cell, "fast", seed) for seed in (1, 2) for cell in ARGUED],
         [Task(cell, "paper", 0) for cell in ARGUED],
         [Task(cell, "fast", 0) for cell in FIGURE],
     ]
-    flat = [task for stage in stages for task in stage]
+    flat = [task for stage in first for task in stage]
     assert tasks[: len(flat)] == flat
-    assert {task.seed for task in tasks[len(flat) : -5]} == {1, 2}
-    assert all(task.cell.relations for task in tasks[-5:])
+    assert {task.seed for task in tasks[len(flat) : -15]} == {1, 2}
+    assert all(task.cell.relations for task in tasks[-15:-10])
+    assert {task.cell.variant for task in tasks[-10:]} == {"aux-only", "gcgpn-key", "dfslwof-avg", "pn+cos", "teen"}
 
 
 def test_a_recipe_and_seeds_are_taken_at_their_word() -> None:
@@ -60,6 +61,10 @@ def test_the_figure_and_the_study_are_tables_too() -> None:
     own = Selection(datasets=("letters",), tables=("relations",)).cells()
     assert {cell.relations for cell in own} == {(), ("base",), ("accent",)}
     assert {task.recipe for task in plan(Selection(datasets=("letters",), tables=("shots",)))} == {"demo"}
+    relatives = Selection(datasets=("letters",), tables=("baselines",)).cells()
+    assert len(relatives) == 5
+    assert {(cell.dataset, cell.shots) for cell in relatives} == {("letters", 1)}
+    assert len(Selection(tables=("baselines",)).cells()) == 10
 
 
 def test_selections_are_combined() -> None:

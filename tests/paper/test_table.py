@@ -33,6 +33,8 @@ def test_marks_and_rows_are_those_of_a_naive_recomputation(tmp_path: Path) -> No
         bold = "**" if name in ("joint_joint", "h_mean") else ""  # the only row of ours is the best
         assert text == f"{bold}{ours:.2f} ± 0.50{bold} {sign}"
     assert "1 of the paper's 44 cells" in "\n".join(lines)
+    planned = "every cell of the paper's once, 1 of 44; two more seeds of the cells it argues with, 0 of 18; "
+    assert planned in "\n".join(lines)
 
 
 def test_the_edges_of_the_interval_are_within() -> None:

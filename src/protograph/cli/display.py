@@ -47,7 +47,8 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
             where = f" ({error.filename})" if error.filename else ""
             errors().print(
                 f"[bold red]error:[/] cannot save: {_escaped(str(error.strerror))}{_escaped(where)}; "
-                "nothing was left half-written: make room or choose another place (--out; of a grid --runs, --results), then run the same command to go on"
+                "nothing was left half-written: make room or choose another place (--out; of a grid --runs, --results), then "
+                "run the same command to go on"
             )
         except KeyboardInterrupt:
             errors().print("interrupted: run the same command again to go on from the last checkpoint")

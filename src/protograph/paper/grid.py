@@ -33,8 +33,15 @@ STUDY: dict[str, tuple[tuple[str, ...], ...]] = {
     "letters": ((), ("base",), ("accent",)),
 }
 STUDY_OWN = {"cub": "attributes", "mini-imagenet": "wordnet", "letters": "base and accent"}
+# What is between the paper's baselines and GcGPN, at one shot: what the second stage gives, what the metric takes, what needs
+# no training at all.
+RELATIVES = ("aux-only", "gcgpn-key", "dfslwof-avg", "pn+cos", "teen")
 # What --table takes beside the paper's own.
-OTHER_TABLES = {"shots": "the figure of Joint-Joint against K", "relations": "other side information than the paper's"}
+OTHER_TABLES = {
+    "shots": "the figure of Joint-Joint against K",
+    "relations": "other side information than the paper's",
+    "baselines": "the relatives of the paper's baselines",
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -112,6 +119,8 @@ def table_cells(table: str, datasets: Sequence[str] = ()) -> list[Cell]:
     if table == "relations":
         chosen = [name for name in datasets or ("cub", "mini-imagenet") if name in STUDY]
         return [Cell(name, 1, STUDY_VARIANT, relations) for name in chosen for relations in STUDY[name]]
+    if table == "baselines":
+        return [Cell(name, 1, variant) for name in datasets or ("mini-imagenet", "cub") for variant in RELATIVES]
     of_table = {row.cell for row in gfsl_rows() if row.table == table}
     return [cell for cell in published() if cell in of_table]
 
@@ -124,7 +133,7 @@ def usual_recipe(dataset: str) -> str:
 def plan(selection: Selection, recipe: str | None = None, seeds: int | None = None) -> list[Task]:
     """What to run, the most telling first.
 
-    With neither recipe nor seeds named, the paper's datasets follow `priorities`, any other one its own recipe from one seed.
+    With neither recipe nor seeds named, the paper's datasets follow `stages`, any other one its own recipe from one seed.
     """
     cells = selection.cells()
     if recipe is not None:
@@ -133,7 +142,7 @@ def plan(selection: Selection, recipe: str | None = None, seeds: int | None = No
         raise InputError(f"seeds must be at least 1, not {seeds}")
     recipes = {cell: recipe or usual_recipe(cell.dataset) for cell in cells}
     wide = recipe is None and seeds is None
-    tasks = [task for task in priorities() if selection.has(task.cell)] if wide else []
+    tasks = [task for stage in stages().values() for task in stage if selection.has(task.cell)] if wide else []
     return list(dict.fromkeys(tasks + in_order(recipes, seeds or 1)))
 
 
@@ -144,11 +153,16 @@ def in_order(recipes: Mapping[Cell, str], seeds: int) -> list[Task]:
     return first + [Task(cell, recipes[cell], seed) for group in further for seed in range(1, seeds) for cell in group]
 
 
-def priorities() -> list[Task]:
-    """All that the paper's claims rest on, in the order in which it says most."""
+def stages() -> dict[str, list[Task]]:
+    """All that the paper's claims rest on, and what goes beyond it, in the order in which it says most."""
     tables = list(published())
-    argued = [Task(cell, "fast", seed) for seed in (1, 2) for cell in ARGUED]
-    rest = [Task(cell, "fast", seed) for seed in (1, 2) for cell in tables if cell not in ARGUED]
-    once = [Task(cell, "fast", 0) for cell in tables]
-    study = [Task(cell, "fast", 0) for cell in table_cells("relations") if cell.relations]
-    return once + argued + [Task(c, "paper", 0) for c in ARGUED] + [Task(c, "fast", 0) for c in FIGURE] + rest + study
+    rest = [cell for cell in tables if cell not in ARGUED]
+    return {
+        "every cell of the paper's once": [Task(cell, "fast", 0) for cell in tables],
+        "two more seeds of the cells it argues with": [Task(cell, "fast", seed) for seed in (1, 2) for cell in ARGUED],
+        "these by the paper recipe": [Task(cell, "paper", 0) for cell in ARGUED],
+        "the further K of its figure": [Task(cell, "fast", 0) for cell in FIGURE],
+        "two more seeds of the other cells": [Task(cell, "fast", seed) for seed in (1, 2) for cell in rest],
+        "other side information": [Task(cell, "fast", 0) for cell in table_cells("relations") if cell.relations],
+        "relatives of the baselines": [Task(cell, "fast", 0) for cell in table_cells("baselines")],
+    }

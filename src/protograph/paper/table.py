@@ -8,7 +8,7 @@ from protograph.document import MARKS, Block, Bullets, Details, Grid, Heading, P
 from protograph.evaluation import MEASURES, Measure
 from protograph.files import write_atomically
 from protograph.paper.conclusions import MISSING, READINGS, Comparison, Difference, Finding, agrees, conclusions
-from protograph.paper.grid import STUDY, STUDY_OWN, Task, table_cells
+from protograph.paper.grid import STUDY, STUDY_OWN, Task, stages, table_cells
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
 from protograph.paper.published import MODEL_OF, TITLES, VARIANT_OF, Cell, Row, few_shot_rows, gfsl_rows, published
 from protograph.paper.trials import Trials, changes
@@ -53,7 +53,7 @@ def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: s
     by_recipe = {name: scores(ledger, name) for name in RECIPES}
     known = {name: cells for name, cells in by_recipe.items() if cells}
     blocks = [Heading(1, "Results"), *_introduction(ledger, known, folder)]
-    blocks += [Heading(2, "Where we stand"), *_standing(known)]
+    blocks += [Heading(2, "Where we stand"), *_standing(ledger, known)]
     for table, title in TITLES.items():
         for shots in sorted({row.cell.shots for row in gfsl_rows() if row.table == table}):
             rows = [row for row in gfsl_rows() if row.table == table and row.cell.shots == shots]
@@ -91,7 +91,7 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str) -> li
     return [Paragraph(text) for text in texts]
 
 
-def _standing(known: Known) -> list[Block]:
+def _standing(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(
             "A cell reaches the paper where the means over seeds of H-Mean and Joint-Joint are both at least the paper's minus "
@@ -113,7 +113,10 @@ def _standing(known: Known) -> list[Block]:
         ]
         share = 100 * reached / len(own)
         counted.append(f"`{recipe}`: {reached} of {len(own)} cells reach the paper ({share:.0f} %); {', '.join(parts)}")
-    return [*blocks, Bullets(tuple(counted)) if counted else Paragraph("No cell of the paper's is in the ledger yet.")]
+    if not counted:
+        return [*blocks, Paragraph("No cell of the paper's is in the ledger yet.")]
+    there = [f"{what}, {sum(task in ledger for task in tasks)} of {len(tasks)}" for what, tasks in stages().items()]
+    return [*blocks, Bullets(tuple(counted)), Paragraph(f"Runs that `protograph reproduce` plans in all: {'; '.join(there)}.")]
 
 
 def _falling_short(known: Known, notes: Notes) -> list[Block]:
