@@ -82,11 +82,11 @@ def processor() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def write(section: Section, path: Path, order: Sequence[str]) -> None:
-    """Put a section in the place of the one with its title; `order` has the first words of titles."""
+def write(section: Section, path: Path, order: Sequence[str], head: str = HEAD) -> None:
+    """Put a section in the place of the one with its title, below the `head`; `order` has the first words of titles."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     parts = {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}
     parts[section.title] = section.markdown().removeprefix("## ")
     placed = sorted(parts, key=lambda title: order.index(title.partition(":")[0]))  # stable: within one, as they came
     body = "".join(f"\n## {parts[title].strip()}\n" for title in placed)
-    write_atomically(path, (HEAD + body).encode())
+    write_atomically(path, (head + body).encode())

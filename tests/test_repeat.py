@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from protograph.config import RunConfig
-from protograph.data import Dataset
+from protograph.data import Dataset, FeatureStore
+from protograph.data.store import asked_for_plain
+from protograph.errors import InputError
 from protograph.repeat import WARM_UP, Repeated
-from protograph.training import make_model, make_optimiser, repeated_step, training_spec, training_step
+from protograph.training import can_be_captured, make_model, make_optimiser, repeated_step, training_spec, training_step
 from protograph.variants import find_variant
 
 Make = Callable[..., RunConfig]
@@ -107,3 +109,30 @@ def test_captured_training_is_the_same_as_training_that_is_not(
     torch.testing.assert_close(*losses, rtol=1e-4, atol=0)
     for name, value in gradients[0].items():
         assert (value - gradients[1][name]).norm() <= 0.01 * value.norm() + 1e-5, name
+
+
+@pytest.mark.parametrize(("value", "plain"), [(None, False), ("", False), ("0", False), ("1", True)])
+def test_a_variable_asks_for_plain_steps(monkeypatch: pytest.MonkeyPatch, value: str | None, plain: bool) -> None:
+    monkeypatch.delenv("PROTOGRAPH_PLAIN", raising=False)
+    if value is not None:
+        monkeypatch.setenv("PROTOGRAPH_PLAIN", value)
+    assert asked_for_plain() == plain
+
+
+def test_plain_steps_are_not_recorded(toy: Dataset, toy_config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = toy_config()
+    model, spec = make_model(config, toy), training_spec(toy, config.recipe, 1)
+    store = FeatureStore(torch.zeros(4, 2))  # resident wherever it is
+    assert can_be_captured(model, store, spec)
+    monkeypatch.setattr("protograph.training.PLAIN", True)
+    assert not can_be_captured(model, store, spec)
+
+
+@needs_gpu
+def test_a_step_that_asks_the_host_is_named_with_the_way_out() -> None:
+    values = torch.ones(3, device="cuda")
+    step = Repeated(lambda generator: values.mul_(values.sum().item()), torch.device("cuda"))  # type: ignore[arg-type, return-value]
+    for seed in range(WARM_UP):
+        step(seed)
+    with pytest.raises(InputError, match="PROTOGRAPH_PLAIN=1"):
+        step(WARM_UP)

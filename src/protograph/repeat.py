@@ -5,6 +5,8 @@ from contextlib import nullcontext
 
 import torch
 
+from protograph.errors import InputError
+
 WARM_UP = 3  # steps before one is recorded, in which libraries choose and allocate what they need
 
 
@@ -51,6 +53,12 @@ class Repeated:
     def _recorded(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
-        with torch.cuda.graph(graph):
-            self.step(self.generator)
+        try:
+            with torch.cuda.graph(graph):
+                self.step(self.generator)
+        except torch.AcceleratorError as error:
+            raise InputError(
+                f"a training step cannot be recorded on the GPU ({str(error).splitlines()[0]}): where an own operator asks the "
+                "host, as by .item() or sizes that depend on numbers, set the variable PROTOGRAPH_PLAIN=1"
+            ) from error
         return graph

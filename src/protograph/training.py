@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from protograph.config import Recipe, RunConfig, has_use, recipe_for, unused
 from protograph.data import DATASETS, OWN, Augmentation, Dataset, FeatureStore, ImageStore, Pool, Store
-from protograph.data.store import TRITON
+from protograph.data.store import PLAIN, TRITON
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
@@ -496,10 +496,10 @@ def conclude(
 
 
 def can_be_captured(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpec | Pool) -> bool:
-    """Whether a step on a GPU never has to ask the host: pictures resident, sizes fixed."""
+    """Whether a step on a GPU may be recorded: it never has to ask the host, pictures resident, sizes fixed."""
     sparse = any(isinstance(module, SideInformation) and module.sparse for module in model.modules())  # edges are counted
     resident = not isinstance(store, ImageStore) or store.pixels.is_cuda
-    return resident and not sparse and not (isinstance(spec, EpisodeSpec) and spec.scarce)
+    return not PLAIN and resident and not sparse and not (isinstance(spec, EpisodeSpec) and spec.scarce)
 
 
 def best_precision(device: torch.device) -> str:

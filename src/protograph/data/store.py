@@ -62,8 +62,14 @@ def has_triton() -> bool:
     return find_spec("triton") is not None and bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
 
 
+def asked_for_plain() -> bool:
+    """Whether the variable PROTOGRAPH_PLAIN asks for PyTorch's own steps on a GPU: no kernels of ours, no recording."""
+    return os.environ.get("PROTOGRAPH_PLAIN", "0") not in ("", "0")
+
+
 ROOM = 0.8  # share of a device's free memory that pictures may take
-TRITON = has_triton()
+PLAIN = asked_for_plain()
+TRITON = has_triton() and not PLAIN
 
 
 class ImageStore:

@@ -1,0 +1,200 @@
+"""What bounds the accuracy on seen classes: how many pictures they have, one more JPEG, the width of the network, our kernels.
+
+    python benchmarks/seen.py [--dataset mini-imagenet] [--root PATH] [--only pictures jpeg width kernels] [--quick]
+
+A cosine classifier over the seen classes by the `fast` recipe, measured after its last epoch on pictures that are held out of
+their training pictures. Test pictures are not looked at. The tables go into SEEN.md beside this script; runs that are finished
+are not trained again.
+"""
+
+import argparse
+import hashlib
+import io
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from protograph.data import DATASETS, Dataset, ImageStore, Pool, open_dataset
+from protograph.data.splits import drawn
+from protograph.errors import InputError
+from protograph.evaluation import extract
+from protograph.runs import Run
+from protograph.training import best_device, best_precision, configure, train, trained_model
+from report import Section, write
+
+HEAD = """# What bounds the accuracy on seen classes
+
+Written by `benchmarks/seen.py`, section by section as each is measured, and never typed. Below every section stand the machine,
+the versions, the day and the command.
+"""
+WIDTHS = ("conv4-32", "conv4-64", "conv4-64-128", "conv4-128")
+QUALITY, SHIFT = 85, 3  # of one more JPEG; its blocks lie elsewhere than those of the first
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is measured, and on what.
+
+    held: pictures of each class that are never trained on
+    counts: pictures of each class that are, in the section `pictures`; the last one in all others
+    changes: to the recipe
+    """
+
+    dataset: Dataset
+    root: Path | None
+    runs: Path
+    held: int = 100
+    counts: tuple[int, ...] = (100, 200, 300, 400)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def divided(self, count: int) -> tuple[Dataset, Pool]:
+        """The dataset with `count` training pictures of each class, and the pool of those held out."""
+        kept, held = {}, {}
+        for class_id, rows in zip(self.dataset.train.classes.tolist(), self.dataset.train.by_class(), strict=True):
+            name, own = self.dataset.classes[class_id], rows.tolist()
+            held[class_id] = drawn(own, self.held, 0, name, "held out for the study")
+            rest = sorted(set(own) - set(held[class_id]))
+            kept[class_id] = drawn(rest, count, 0, name, "trained on in the study")
+        mark = hashlib.sha256(f"{self.dataset.fingerprint} {self.held} {count}".encode()).hexdigest()[:16]
+        return replace(self.dataset, train=Pool.of(kept), fingerprint=mark), Pool.of(held)
+
+    def row(self, name: str, count: int, backbone: str | None = None, store: ImageStore | None = None) -> dict[str, object]:
+        """Train, and measure on pictures that were trained on and on others."""
+        dataset, held = self.divided(count)
+        if store is not None:
+            dataset = replace(dataset, store=store, fingerprint=f"{dataset.fingerprint[:-5]}again")
+        device = best_device()
+        config = configure(
+            dataset, "cosine", recipe="fast", backbone=backbone, changes=self.changes, precision=best_precision(device)
+        )
+        folder = self.runs / name.replace(" ", "-")
+        train(config, dataset, folder, device)
+        model = trained_model(Run.open(folder), dataset, "last").to(device)
+        right = {}
+        for what, pool in (("trained on", dataset.train), ("held out", held)):
+            rows = torch.cat([own[: self.held] for own in pool.by_class()]).to(device)
+            targets = torch.cat(
+                [torch.full((len(own[: self.held]),), c) for c, own in zip(pool.classes, pool.by_class(), strict=True)]
+            )
+            with torch.inference_mode():
+                found = model.seen_logits(extract(model, dataset.store.to(device), rows)).argmax(1).cpu()
+            right[what] = 100 * (found == targets).double().mean().item()
+        return {"": name, **{f"right of those {what}, %": f"{value:.2f}" for what, value in right.items()}}
+
+
+def pictures(study: Study) -> Iterator[Section]:
+    rows = [study.row(f"{count} pictures", count) for count in study.counts]
+    errors = [100 - float(str(row["right of those held out, %"])) for row in rows]
+    notes = []
+    if min(errors[-2:]) > 0:
+        (one, two), (few, many) = errors[-2:], study.counts[-2:]
+        power = math.log(one / two) / math.log(many / few)
+        gain = {n: two - two * (many / n) ** power for n in (500, 600)}
+        notes.append(
+            f"Errors fall by the power {power:.2f} of the number of pictures between the last two rows. If that went on, 500 "
+            f"would have {gain[500]:.1f} points more than {many}, and 600 another {gain[600] - gain[500]:.1f}."
+        )
+    yield Section("pictures", f"Of each of {study.dataset.seen} classes; {study.held} others are held out.", rows, notes)
+
+
+def jpeg(study: Study) -> Iterator[Section]:
+    count = study.counts[-1]
+    again = encoded_again(study.dataset.store, study.dataset.train.all_pictures())
+    rows = [study.row(f"{count} pictures", count), study.row("encoded again", count, store=again)]
+    about = (
+        f"All pictures encoded once more as JPEG, quality {QUALITY}, colours at half the resolution, blocks shifted by {SHIFT}."
+    )
+    yield Section("jpeg", about, rows)
+
+
+def encoded_again(store: Any, rows: Tensor) -> ImageStore:
+    """The same pictures, some of them after one more JPEG."""
+    pixels = store.pixels.clone()
+    for row in rows.tolist():
+        picture = pixels[row]
+        wide = np.pad(picture.permute(1, 2, 0).numpy(), ((SHIFT, 0), (SHIFT, 0), (0, 0)), mode="edge")
+        packed = io.BytesIO()
+        Image.fromarray(wide.squeeze()).save(packed, "JPEG", quality=QUALITY, subsampling="4:2:0")
+        read = np.atleast_3d(np.asarray(Image.open(packed)))[SHIFT:, SHIFT:]
+        picture.copy_(torch.from_numpy(read.copy()).permute(2, 0, 1))
+    return ImageStore(pixels, store.normalisation)
+
+
+def width(study: Study) -> Iterator[Section]:
+    rows = [study.row(name, study.counts[-1], name) for name in WIDTHS]
+    yield Section("width", f"Networks of other widths, {study.counts[-1]} pictures of each class.", rows)
+
+
+def kernels(study: Study) -> Iterator[Section]:
+    """Through the command, since the variable is read when it starts."""
+    rows = []
+    ways = {
+        "as it is": ({}, "auto"),
+        "PyTorch's own steps": ({"PROTOGRAPH_PLAIN": "1"}, "auto"),
+        "these in float32": ({"PROTOGRAPH_PLAIN": "1"}, "float32"),
+    }
+    for name, (variables, precision) in ways.items():
+        folder = study.runs / name.replace(" ", "-").replace("'", "")
+        changes = {"epochs": 4, **study.changes}
+        words = [f"--dataset={study.dataset.name}", "--variant=cosine", "--recipe=fast", f"--precision={precision}", "--json"]
+        words += [f"--set={setting}={value}" for setting, value in changes.items()] + [f"--out={folder}"]
+        words += [f"--root={study.root}"] if study.root else []
+        command = [sys.executable, "-m", "protograph", "train", *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **variables})
+        run = Run.open(folder)
+        last = run.history[-1]
+        measures = {f"validation {key}": last["validation"][key]["mean"] for key in ("seen_seen", "novel_novel")}
+        rows.append({"": name, "precision": run.config.precision, "last loss": last["loss"], **measures})
+    about = "The first third of the training, by our kernels and recorded steps, and without. All training pictures, one seed."
+    yield Section("kernels", about, rows)
+
+
+SECTIONS: dict[str, Callable[[Study], Iterator[Section]]] = {
+    "pictures": pictures,
+    "jpeg": jpeg,
+    "width": width,
+    "kernels": kernels,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="mini-imagenet", choices=DATASETS)
+    parser.add_argument("--root", type=Path, help="where the dataset's files are")
+    parser.add_argument("--only", nargs="+", metavar="SECTION", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--runs", type=Path, help="where runs are kept (default: runs/seen)")
+    parser.add_argument("--quick", action="store_true", help="measure next to nothing, to see that everything works")
+    parser.add_argument("--out", type=Path, help="the file to keep the tables in (default: SEEN.md beside this script)")
+    given = parser.parse_args()
+    out = given.out or (None if given.quick else Path(__file__).with_name("SEEN.md"))
+    with TemporaryDirectory() as scratch:
+        try:
+            dataset = open_dataset(given.dataset, given.root)
+            study = Study(dataset, given.root, given.runs or (Path(scratch) if given.quick else Path("runs/seen")))
+            if given.quick:
+                changes = {"epochs": 1, "steps": 2, "batch": 8, "validation_episodes": 2}
+                study = replace(study, held=3, counts=(4, 8), changes=changes)
+            for name in given.only:
+                for section in SECTIONS[name](study):
+                    print(f"\n{section.markdown()}", flush=True)
+                    if out:
+                        write(section, out, list(SECTIONS), HEAD)
+        except InputError as error:
+            parser.error(str(error))
+    if out:
+        print(f"written into {out}")
+
+
+if __name__ == "__main__":
+    main()
