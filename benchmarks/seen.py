@@ -113,7 +113,8 @@ def jpeg(study: Study) -> Iterator[Section]:
     again = encoded_again(study.dataset.store, study.dataset.train.all_pictures())
     rows = [study.row(f"{count} pictures", count), study.row("encoded again", count, store=again)]
     about = (
-        f"All pictures encoded once more as JPEG, quality {QUALITY}, colours at half the resolution, blocks shifted by {SHIFT}."
+        f"Pictures of seen classes encoded once more as JPEG, quality {QUALITY}, colours at half the resolution, blocks "
+        f"shifted by {SHIFT} pixels."
     )
     yield Section("jpeg", about, rows)
 

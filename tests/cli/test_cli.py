@@ -464,6 +464,16 @@ def att(*arguments: str | Path) -> Result:
 
 
 @pytest.mark.usefixtures("brief")
+def test_runs_with_other_relations_do_not_share_a_folder(toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_matrix(tmp_path / "own.csv", list(toy.classes), np.eye(len(toy.classes)))
+    monkeypatch.chdir(tmp_path)
+    for relations in ([], ["--relations=kinship"], ["--relations=own.csv"], ["--relations=own.csv", "--relations=kinship"]):
+        assert train(*relations).exit_code == 0
+    found = {str(path.parent.relative_to("runs/toy/1-shot/gcgpn-aux")) for path in Path("runs").rglob("measures.json")}
+    assert found == {"demo-0", "own/demo-0", "own-and-kinship/demo-0"}
+
+
+@pytest.mark.usefixtures("brief")
 def test_a_variant_of_two_stages_trains_the_first_where_it_is_missing_and_uses_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

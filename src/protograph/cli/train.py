@@ -28,6 +28,7 @@ from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES
 from protograph.figures import draw_run
+from protograph.relations import label_of
 from protograph.runs import Run, place
 from protograph.training import configure, configure_start, plan, train, trained_model
 from protograph.variants import find_variant
@@ -67,7 +68,8 @@ def train_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Run folder; of several runs, the folder of their folders. (default: runs/DATASET/K-shot/VARIANT/RECIPE-SEED)",
+            help="Run folder; of several runs, the folder of their folders. (default: runs/DATASET/K-shot/VARIANT/RECIPE-SEED; "
+            "with other relations than the dataset's own, in a folder of their names)",
             show_default=False,
         ),
     ] = None,
@@ -121,7 +123,7 @@ def train_command(
     chosen = settings.pop("variant", "gcgpn-aux")
     settings["precision"] = find_precision(precision, find_device(device))
     resolved = configure(data, chosen, changes=changes, plugins=plugins, **settings)
-    folder, begun = Path(folder) if folder else default_folder(resolved), Path(begun) if begun else None
+    folder, begun = Path(folder) if folder else default_folder(resolved, data), Path(begun) if begun else None
     if find_variant(chosen).after:
         shared = {name: value for name, value in settings.items() if name in ("seed", "recipe", "backbone", "precision")}
         first = configure_start(data, chosen, changes, plugins=plugins, **shared)
@@ -153,10 +155,11 @@ def train_several(context: typer.Context, seeds: Sequence[int], jobs: int, out: 
     show(results, measures_table({**rows, "mean": together}, title), as_json)
 
 
-def default_folder(config: RunConfig) -> Path:
+def default_folder(config: RunConfig, dataset: Dataset) -> Path:
     """Where a run goes unless told otherwise; one that is trained without examples serves every K."""
     shots = None if find_variant(config.variant).objective == "classify" else config.shots
-    return Path("runs") / place(config.dataset, shots, config.variant, config.recipe.name, config.seed)
+    others = () if config.relations == dataset.default_relations else tuple(map(label_of, config.relations))
+    return Path("runs") / place(config.dataset, shots, config.variant, config.recipe.name, config.seed, others)
 
 
 def run_start(
@@ -167,7 +170,7 @@ def run_start(
     Run.find(out, then)
     if begun is not None and (begun / "measures.json").exists():
         return begun
-    folder = begun or default_folder(first)
+    folder = begun or default_folder(first, dataset)
     if folder.resolve() == out.resolve():
         raise InputError(f"{out} cannot be both the run and its start: choose another --start")
     Run.find(folder, first, "--start")
