@@ -5,7 +5,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -82,7 +82,15 @@ def processor() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def write(section: Section, path: Path, order: Sequence[str], head: str = HEAD) -> None:
+def keep(sections: Iterable[Section], path: Path | None, order: Sequence[str], head: str = HEAD) -> None:
+    """Print sections as they are measured and, where there is a file for them, write each into it."""
+    for section in sections:
+        print(f"\n{section.markdown()}", flush=True)
+        if path:
+            write(section, path, order, head)
+
+
+def write(section: Section, path: Path, order: Sequence[str], head: str) -> None:
     """Put a section in the place of the one with its title, below the `head`; `order` has the first words of titles."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     parts = {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]}

@@ -31,7 +31,7 @@ from protograph.errors import InputError
 from protograph.evaluation import extract
 from protograph.runs import Run
 from protograph.training import best_device, best_precision, configure, train, trained_model
-from report import Section, write
+from report import Section, keep
 
 HEAD = """# What bounds the accuracy on seen classes
 
@@ -187,10 +187,7 @@ def main() -> None:
                 changes = {"epochs": 1, "steps": 2, "batch": 8, "validation_episodes": 2}
                 study = replace(study, held=3, counts=(4, 8), changes=changes)
             for name in given.only:
-                for section in SECTIONS[name](study):
-                    print(f"\n{section.markdown()}", flush=True)
-                    if out:
-                        write(section, out, list(SECTIONS), HEAD)
+                keep(SECTIONS[name](study), out, list(SECTIONS), HEAD)
         except InputError as error:
             parser.error(str(error))
     if out:

@@ -71,7 +71,7 @@ from protograph.training import (
     training_spec,
 )
 from protograph.variants import build, find_variant
-from report import Section, write
+from report import Section, keep
 
 VARIANT = "gcgpn-aux"
 BACKBONES = ("conv4-64-128", "conv4-128", "conv4-64", "resnet12")
@@ -751,10 +751,7 @@ def main() -> None:
         )
         try:
             for name in given.only:
-                for section in SECTIONS[name](bench):
-                    print(f"\n{section.markdown()}", flush=True)
-                    if out:
-                        write(section, out, list(SECTIONS))
+                keep(SECTIONS[name](bench), out, list(SECTIONS))
         except InputError as error:
             parser.error(str(error))
     if out:

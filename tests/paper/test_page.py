@@ -7,7 +7,6 @@ import pytest
 from paper.made_up import make_ledger
 from protograph.data import DATASETS, Dataset, Source
 from protograph.document import Picture, as_html
-from protograph.paper.ledger import Notes, read_ledger, read_notes
 from protograph.paper.page import results_document
 from protograph.paper.published import Cell
 from protograph.progress import Silent
@@ -27,7 +26,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results: Path) -> None:
-    blocks = results_document(read_ledger(results), read_notes(results), None, Silent())
+    blocks = results_document(results, None, Silent())
     page = as_html("Results", blocks)
     assert "&lt;b&gt;bold&lt;/b&gt; guess" in page
     assert '30.00 ± 0.50</b> <span class="below"' in page
@@ -42,7 +41,7 @@ def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results
 
 
 def test_a_dataset_that_is_not_there_is_named_and_the_rest_is_shown(results: Path, tmp_path: Path) -> None:
-    page = as_html("Results", results_document(read_ledger(results), read_notes(results), tmp_path, Silent()))
+    page = as_html("Results", results_document(results, tmp_path, Silent()))
     assert "The operator of mini-imagenet is drawn where its files are: no miniImageNet at" in page
     assert "The operator of cub is drawn where its files are: no CUB" in page
     assert '60.00 ± 0.50</b> <span class="above"' in page
@@ -59,7 +58,7 @@ def test_operators_are_drawn_where_the_files_are(
 
     for name in ("cub", "mini-imagenet"):
         monkeypatch.setitem(DATASETS, name, Source(open_toy, "conv4-32", "paper", "a toy"))
-    blocks = results_document(read_ledger(results), Notes(), tmp_path, Silent())
+    blocks = results_document(results, tmp_path, Silent())
     captions = [block.caption for block in blocks if isinstance(block, Picture)]
     assert opened == [tmp_path, tmp_path]
     assert sum("kinship" in caption for caption in captions) == 2

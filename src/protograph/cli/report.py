@@ -12,7 +12,6 @@ from protograph.cli.options import AsJson, Device, Root, find_device
 from protograph.document import Block, as_html
 from protograph.errors import InputError
 from protograph.files import write_atomically
-from protograph.paper.ledger import read_ledger, read_notes
 from protograph.paper.page import results_document
 from protograph.progress import Progress
 from protograph.report import run_document
@@ -45,7 +44,7 @@ def report_command(
     elif any(source.glob("*/*-shot")):
         if episodes or device != "auto":
             raise InputError("--episodes and --device are for a run and would be ignored for results: leave them out")
-        title, blocks = "Results", results_document(read_ledger(source), read_notes(source), root, progress)
+        title, blocks = "Results", results_document(source, root, progress)
     else:
         raise InputError(f"{source} is neither a run folder nor a ledger: name what `train` or `reproduce` left behind")
     write_atomically(out, as_html(f"Protograph: {title}", blocks).encode())

@@ -9,17 +9,18 @@ from protograph.document import Block, Heading, Paragraph, Picture, plain
 from protograph.errors import InputError
 from protograph.figures import drawn
 from protograph.paper.grid import Task
-from protograph.paper.ledger import Entry, Notes, scores
+from protograph.paper.ledger import Entry, read_ledger, read_notes, scores
 from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
 from protograph.paper.published import published
 from protograph.paper.table import document
 from protograph.progress import Progress
 
 
-def results_document(ledger: Mapping[Task, Entry], notes: Notes, root: Path | None, progress: Progress) -> list[Block]:
-    """All of it; the operators of datasets whose files are there, at `root` or where PROTOGRAPH_DATA says."""
+def results_document(results: Path, root: Path | None, progress: Progress) -> list[Block]:
+    """All of a ledger; the operators of datasets whose files are there, at `root` or where PROTOGRAPH_DATA says."""
+    ledger = read_ledger(results)
     datasets = list(dict.fromkeys([*(cell.dataset for cell in published()), *(task.cell.dataset for task in sorted(ledger))]))
-    blocks = [*document(ledger, notes), Heading(2, "Figures")]
+    blocks = [*document(ledger, read_notes(results), results.resolve().name), Heading(2, "Figures")]
     for name in datasets:
         blocks += _shots(ledger, name)
     for name in datasets:
