@@ -123,6 +123,8 @@ def test_other_datasets_have_tables_of_their_own(tmp_path: Path) -> None:
     assert "## letters, 5-shot: not in the paper's tables" in text
     assert "| gcgpn-aux | here by `demo`, 1 seed |" in text
     assert "0 of the paper's 44 cells" in text
+    assert "published" not in text, "the paper has no such dataset"
+    assert "conclusions" not in text
 
 
 def test_runs_on_different_pictures_are_called_so(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from protograph.document import MARKS, Block, Bullets, Details, Grid, Heading, P
 from protograph.evaluation import MEASURES, Measure
 from protograph.files import write_atomically
 from protograph.paper.conclusions import MISSING, READINGS, Comparison, Difference, Finding, agrees, conclusions
-from protograph.paper.grid import STUDY, STUDY_OWN, Task, stages, table_cells
+from protograph.paper.grid import FIGURE, STUDY, STUDY_OWN, Task, stages, table_cells
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
 from protograph.paper.published import MODEL_OF, TITLES, VARIANT_OF, Cell, Row, few_shot_rows, gfsl_rows, published
 from protograph.paper.trials import Trials, changes
@@ -48,11 +48,16 @@ def shortfalls(known: Mapping[Cell, Scores]) -> dict[Cell, dict[str, float]]:
 
 
 def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: str = "results") -> list[Block]:
-    """All that the ledger in `folder` says; `notes` are what is known about why cells fall short, and what was tried."""
+    """All that the ledger in `folder` says; `notes` are what is known about why cells fall short, and what was tried.
+
+    Of the paper's tables nothing is said where all cells are of other datasets than its own.
+    """
     notes = notes or Notes()
     by_recipe = {name: scores(ledger, name) for name in RECIPES}
     known = {name: cells for name, cells in by_recipe.items() if cells}
     blocks = [Heading(1, "Results"), *_introduction(ledger, known, folder)]
+    if ledger and not any(task.cell in published() or task.cell in FIGURE for task in ledger):
+        return blocks + _others(known) + _study(known) + _tried(notes.trials) + _last_epochs(ledger)
     blocks += [Heading(2, "Where we stand"), *_standing(ledger, known)]
     for table, title in TITLES.items():
         for shots in sorted({row.cell.shots for row in gfsl_rows() if row.table == table}):
