@@ -12,6 +12,7 @@ from protograph.paper.grid import FIGURE, STUDY, STUDY_OWN, Task, stages, table_
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
 from protograph.paper.published import MODEL_OF, TITLES, VARIANT_OF, Cell, Row, few_shot_rows, gfsl_rows, published
 from protograph.paper.trials import Trials, changes
+from protograph.variants import find_variant
 
 COUNTED = ("h_mean", "joint_joint")  # what a cell is judged by
 BOLD = ("joint_joint", "h_mean")  # what the paper prints in bold
@@ -232,10 +233,11 @@ def _of_few_shot(cell: Cell) -> bool:
 
 def _last_epochs(ledger: Mapping[Task, Entry]) -> list[Block]:
     """What the last epoch would have had instead of the one that validation chose."""
-    if not ledger:
+    trained = {task: own for task, own in ledger.items() if find_variant(task.cell.variant).objective != "none"}
+    if not trained:
         return []
     rows = []
-    for task, entry in sorted(ledger.items()):
+    for task, entry in sorted(trained.items()):
         texts = [str(each[name]) for name in COUNTED for each in (entry.measures, entry.last)]
         rows.append((str(task), str(entry.epoch), str(entry.last_epoch), *texts))
     head = ("run", "chosen", "last", *(f"{MEASURES[name]} of {which}" for name in COUNTED for which in ("chosen", "last")))
