@@ -29,6 +29,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Every test draws the same random numbers, whichever ran before it in its process."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def letters(own_cache: Path) -> Dataset:
     return open_letters()
