@@ -3,7 +3,7 @@
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -231,24 +231,30 @@ def differences(one: RunConfig, other: RunConfig) -> list[str]:
     return found
 
 
+# What a value must be, in words
+_KINDS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "a text",
+    tuple: "a list, of drops such as [[20, 0.006], [40, 0.001]]",
+}  # fmt: skip
+# and how the command line says it
+_READ: dict[type, Callable[[str], Any]] = {
+    int: int, float: float, bool: lambda text: {"true": True, "false": False}[text.lower()], tuple: json.loads,
+}  # fmt: skip
+
+
 def _coerced(value: Any, kind: type, what: str) -> Any:
-    if isinstance(value, str) and kind is tuple:  # from the command line
+    wrong = InputError(f"{what} must be {_KINDS.get(kind, kind.__name__)}, not {value!r}")
+    if isinstance(value, str) and kind in _READ:  # from the command line
         try:
-            value = json.loads(value)
-        except ValueError:
-            raise InputError(f"{what} must be a list such as [[20, 0.006], [40, 0.001]], not '{value}'") from None
+            value = _READ[kind](value)
+        except (KeyError, ValueError):
+            raise wrong from None
     if kind is tuple and isinstance(value, list | tuple):
         return tuple(tuple(item) if isinstance(item, list) else item for item in value)
-    if isinstance(value, str) and kind in (int, float, bool):  # from the command line
-        try:
-            return {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
-        except (KeyError, ValueError):
-            wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
-            raise InputError(f"{what} must be {wanted}, not '{value}'") from None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        raise InputError(f"{what} must be {kind.__name__}, not {value!r}")
+        raise wrong
     return value
 
 
