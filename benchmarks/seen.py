@@ -26,9 +26,9 @@ from PIL import Image
 from torch import Tensor
 
 from protograph.data import DATASETS, Dataset, ImageStore, Pool, open_dataset
-from protograph.data.splits import drawn
+from protograph.data.splits import drawn, hold_out
 from protograph.errors import InputError
-from protograph.evaluation import extract
+from protograph.evaluation import MEASURES, extract
 from protograph.runs import Run
 from protograph.training import best_device, best_precision, configure, train, trained_model
 from report import Section, keep
@@ -63,9 +63,8 @@ class Study:
         kept, held = {}, {}
         for class_id, rows in zip(self.dataset.train.classes.tolist(), self.dataset.train.by_class(), strict=True):
             name, own = self.dataset.classes[class_id], rows.tolist()
-            held[class_id] = drawn(own, self.held, 0, name, "held out for the study")
-            rest = sorted(set(own) - set(held[class_id]))
-            kept[class_id] = drawn(rest, count, 0, name, "trained on in the study")
+            rest, _, held[class_id] = hold_out(own, name, 0, self.held, seed=1)
+            kept[class_id] = drawn(rest, count, 1, name, "trained on")
         mark = hashlib.sha256(f"{self.dataset.fingerprint} {self.held} {count}".encode()).hexdigest()[:16]
         return replace(self.dataset, train=Pool.of(kept), fingerprint=mark), Pool.of(held)
 
@@ -78,7 +77,7 @@ class Study:
         config = configure(
             dataset, "cosine", recipe="fast", backbone=backbone, changes=self.changes, precision=best_precision(device)
         )
-        folder = self.runs / name.replace(" ", "-")
+        folder = self.runs / f"{config.backbone}-{count}{'-again' if store is not None else ''}"  # shared by sections
         train(config, dataset, folder, device)
         model = trained_model(Run.open(folder), dataset, "last").to(device)
         right = {}
@@ -155,9 +154,9 @@ def kernels(study: Study) -> Iterator[Section]:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **variables})
         run = Run.open(folder)
         last = run.history[-1]
-        measures = {f"validation {key}": last["validation"][key]["mean"] for key in ("seen_seen", "novel_novel")}
+        measures = {f"validation {MEASURES[key]}": last["validation"][key]["mean"] for key in ("seen_seen", "novel_novel")}
         rows.append({"": name, "precision": run.config.precision, "last loss": last["loss"], **measures})
-    about = "The first third of the training, by our kernels and recorded steps, and without. All training pictures, one seed."
+    about = "A training of a third of the length, by our kernels and recorded steps, and without. All pictures, one seed."
     yield Section("kernels", about, rows)
 
 

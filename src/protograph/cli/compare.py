@@ -41,11 +41,11 @@ def compare_command(
     for folder in runs:
         run = Run.open(folder)
         load_plugins(run.config.plugins)
-        found.append((folder, *trial_of(run)))
+        found.append((str(folder), *trial_of(run)))
     if out is not None:
         write_trials(out, ((tried, measures) for _, tried, measures in found))
-    answers = [{"run": str(folder), **vars(tried), "validation": measures_as_json(own)} for folder, tried, own in found]
-    show(answers, compared([(str(folder), tried, measures) for folder, tried, measures in found]), as_json)
+    answers = [{"run": folder, **vars(tried), "validation": measures_as_json(own)} for folder, tried, own in found]
+    show(answers, compared(found), as_json)
 
 
 def compared(found: Sequence[tuple[str, Try, Measures]]) -> Table:

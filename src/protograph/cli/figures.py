@@ -16,6 +16,7 @@ from protograph.errors import InputError, unknown
 from protograph.figures import save
 from protograph.paper.ledger import read_ledger, scores
 from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
+from protograph.paper.published import PAPER_DATASETS
 from protograph.paper.table import few_shot_table
 
 FIGURES = ("shots", "few-shot", "operators")
@@ -80,7 +81,7 @@ def figures_command(
         if not as_json:
             show(None, as_table(table, "5-way Novel-Novel on miniImageNet beside few-shot methods"), False)
     if "operators" in chosen:
-        for name in dataset or ("mini-imagenet", "cub"):
+        for name in dataset or PAPER_DATASETS:
             opened = open_dataset(name, None if find_source(name).built_in else root, progress)
             for relation in opened.default_relations or ():
                 for column, size in ((False, ""), (True, "-column")):

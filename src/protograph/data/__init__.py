@@ -27,6 +27,7 @@ __all__ = [
     "Pool",
     "Source",
     "Store",
+    "find_root",
     "find_source",
     "from_items",
     "open_dataset",
@@ -88,6 +89,12 @@ def find_source(name: str) -> Source:
     return DATASETS[name]
 
 
+def find_root(root: Path | str | None) -> Path | None:
+    """Where datasets' files are: what was named or, by default, what PROTOGRAPH_DATA says; None where neither does."""
+    place = os.environ.get("PROTOGRAPH_DATA") if root is None else root
+    return Path(place).expanduser() if place else None
+
+
 def open_dataset(
     name: str, root: Path | str | None = None, progress: Progress | None = None, skip_bad: bool = False
 ) -> Dataset:
@@ -97,12 +104,9 @@ def open_dataset(
     """
     source = find_source(name)
     assert source.open is not None
-    if source.built_in:
-        if root is not None:
-            raise InputError(f"{name} are built in: leave out --root (PROTOGRAPH_CACHE says where drawn ones are kept)")
-        root = Path()
-    elif root is None:
-        if not os.environ.get("PROTOGRAPH_DATA"):
-            raise InputError(f"dataset '{name}' needs its files: name their place by --root or the variable PROTOGRAPH_DATA")
-        root = os.environ["PROTOGRAPH_DATA"]
-    return source.open(Path(root).expanduser(), progress or Silent(), skip_bad)
+    if source.built_in and root is not None:
+        raise InputError(f"{name} are built in: leave out --root (PROTOGRAPH_CACHE says where drawn ones are kept)")
+    place = Path() if source.built_in else find_root(root)
+    if place is None:
+        raise InputError(f"dataset '{name}' needs its files: name their place by --root or the variable PROTOGRAPH_DATA")
+    return source.open(place, progress or Silent(), skip_bad)

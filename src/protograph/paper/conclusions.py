@@ -15,10 +15,9 @@ from protograph.config import RECIPES
 from protograph.evaluation import MEASURES
 from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, SHOTS, Task
 from protograph.paper.ledger import Entry, Score, Scores, scores
-from protograph.paper.published import VARIANT_OF, Cell, few_shot_rows, published
+from protograph.paper.published import PAPER_DATASETS, VARIANT_OF, Cell, few_shot_rows, published
 
 BOTH = ("joint_joint", "h_mean")
-DATASETS = ("mini-imagenet", "cub")
 SIDE = ("gcgpn", "gcgpn-aux", "gcgpn-split", "gcgpn-aux-split")
 ABLATIONS = ("gcgpn-aux-fc", "gcgpn-aux-sn")  # side information, too, but on CUB alone
 COMPUTED = ("gcgpn-cos-aux", "gcgpn-l2-aux")
@@ -309,7 +308,7 @@ def summary(findings: list[Finding]) -> list[str]:
 
 def _pairs(
     pairs: list[tuple[str, str]],
-    datasets: tuple[str, ...] = DATASETS,
+    datasets: tuple[str, ...] = PAPER_DATASETS,
     shots: tuple[int, ...] = SHOTS,
     measures: tuple[str, ...] = BOTH,
     above: bool = True,
@@ -325,7 +324,7 @@ def _pairs(
 
 
 def _collapse() -> tuple[Comparison, ...]:
-    cells = [Cell(dataset, k, "pn+") for dataset in DATASETS for k in SHOTS]
+    cells = [Cell(dataset, k, "pn+") for dataset in PAPER_DATASETS for k in SHOTS]
     return tuple(Comparison(Side(cell, "novel_novel", 0.5), Side(cell, "novel_joint")) for cell in cells)
 
 

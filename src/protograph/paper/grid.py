@@ -8,7 +8,7 @@ from pathlib import Path
 from protograph.config import find_recipe
 from protograph.data import find_source
 from protograph.errors import InputError, unknown
-from protograph.paper.published import TITLES, VARIANT_OF, Cell, gfsl_rows, published
+from protograph.paper.published import PAPER_DATASETS, TITLES, VARIANT_OF, Cell, gfsl_rows, published
 from protograph.runs import place
 from protograph.variants import find_variant
 
@@ -19,7 +19,7 @@ ARGUED = (
     Cell("cub", 1, "gcgpn-aux"),
     Cell("cub", 1, "gcgpn-aux-fc"),
     Cell("cub", 5, "gcgpn-aux"),
-    *(Cell(dataset, shots, "dfslwof-att") for dataset in ("mini-imagenet", "cub") for shots in SHOTS),
+    *(Cell(dataset, shots, "dfslwof-att") for dataset in PAPER_DATASETS for shots in SHOTS),
 )
 # The figure of Joint-Joint against K, and which of its cells no table has.
 FIGURE_SHOTS = (1, 2, 3, 5, 10)
@@ -97,9 +97,8 @@ class Selection:
 
         A variant named together with a dataset is a cell whether or not the paper has it; so is any K.
         """
-        paper = {cell.dataset for cell in published()}
         known = list(published()) + (list(FIGURE) if self.shots else [])
-        others = [name for name in self.datasets if name not in paper]
+        others = [name for name in self.datasets if name not in PAPER_DATASETS]
         if self.tables:
             known = [cell for table in self.tables for cell in table_cells(table, self.datasets)]
         else:
@@ -120,14 +119,14 @@ def table_cells(table: str, datasets: Sequence[str] = ()) -> list[Cell]:
         chosen = [name for name in datasets or ("cub", "mini-imagenet") if name in STUDY]
         return [Cell(name, 1, STUDY_VARIANT, relations) for name in chosen for relations in STUDY[name]]
     if table == "baselines":
-        return [Cell(name, 1, variant) for name in datasets or ("mini-imagenet", "cub") for variant in RELATIVES]
+        return [Cell(name, 1, variant) for name in datasets or PAPER_DATASETS for variant in RELATIVES]
     of_table = {row.cell for row in gfsl_rows() if row.table == table}
     return [cell for cell in published() if cell in of_table]
 
 
 def usual_recipe(dataset: str) -> str:
     """What a dataset's cells are trained by unless told otherwise."""
-    return "fast" if any(cell.dataset == dataset for cell in published()) else find_source(dataset).recipe
+    return "fast" if dataset in PAPER_DATASETS else find_source(dataset).recipe
 
 
 def plan(selection: Selection, recipe: str | None = None, seeds: int | None = None) -> list[Task]:

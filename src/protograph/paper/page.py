@@ -1,17 +1,16 @@
 """The page on all results: what RESULTS.md says, and the paper's figures."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from protograph.data import find_source, open_dataset
+from protograph.data import find_root, find_source, open_dataset
 from protograph.document import Block, Heading, Paragraph, Picture, plain
 from protograph.errors import InputError
 from protograph.figures import drawn
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, read_ledger, read_notes, scores
 from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
-from protograph.paper.published import published
+from protograph.paper.published import PAPER_DATASETS
 from protograph.paper.table import document
 from protograph.progress import Progress
 
@@ -19,7 +18,7 @@ from protograph.progress import Progress
 def results_document(results: Path, root: Path | None, progress: Progress) -> list[Block]:
     """All of a ledger; the operators of datasets whose files are there, at `root` or where PROTOGRAPH_DATA says."""
     ledger = read_ledger(results)
-    datasets = list(dict.fromkeys([*(cell.dataset for cell in published()), *(task.cell.dataset for task in sorted(ledger))]))
+    datasets = list(dict.fromkeys([*PAPER_DATASETS, *(task.cell.dataset for task in sorted(ledger))]))
     blocks = [*document(ledger, read_notes(results), results.resolve().name), Heading(2, "Figures")]
     for name in datasets:
         blocks += _shots(ledger, name)
@@ -41,7 +40,7 @@ def _shots(ledger: Mapping[Task, Entry], dataset: str) -> list[Block]:
 
 def _operators(dataset: str, root: Path | None, progress: Progress) -> list[Block]:
     built_in = find_source(dataset).built_in
-    if not (built_in or root or os.environ.get("PROTOGRAPH_DATA")):
+    if not built_in and find_root(root) is None:
         return [Paragraph(f"The operator of {dataset} is drawn where its files are: give `--root`.")]
     try:
         opened = open_dataset(dataset, None if built_in else root, progress)

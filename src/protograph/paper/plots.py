@@ -20,7 +20,7 @@ from protograph.figures import COLUMN, similarity_figure
 from protograph.nn.operators import Context, SideInformation, Softmax
 from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, Task, usual_recipe
 from protograph.paper.ledger import Entry, Scores, scores
-from protograph.paper.published import MODEL_OF, Cell, published
+from protograph.paper.published import MODEL_OF, PAPER_DATASETS, Cell, published
 from protograph.relations import checked
 
 # A colour, a mark and a line for each, so that colour-blind readers tell them apart, and all do in grey.
@@ -74,7 +74,7 @@ def shots_figure(known: Mapping[Cell, Scores], dataset: str = "cub") -> Figure:
         axes.set(xlabel="shots K", ylabel="Joint-Joint [%]")
         axes.grid(alpha=0.3, linewidth=0.5)
         handles = [Line2D([], [], markersize=4, label=MODEL_OF[variant], **LOOKS[variant]) for variant in FIGURE_VARIANTS]
-        if any(cell.dataset == dataset for cell in published()):
+        if dataset in PAPER_DATASETS:
             handles.append(Line2D([], [], color="0.3", label="hollow: the paper", **HOLLOW))
         figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=7, frameon=False, handlelength=3.2)
     return figure

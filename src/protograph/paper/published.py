@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from protograph.evaluation import MEASURES, Measure, Measures
 
+PAPER_DATASETS = ("mini-imagenet", "cub")
 VARIANT_OF = {
     "PN+": "pn+",
     "DFSLwoF": "dfslwof-att",  # the paper's is the attention generator

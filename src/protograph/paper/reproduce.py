@@ -1,12 +1,11 @@
 """The grid as runs of the command: which are missing, how each is trained, and what becomes of those that finish."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from protograph.config import RECIPES, Recipe, has_use, recipe_for
-from protograph.data import DATASETS, Dataset, find_source
+from protograph.data import DATASETS, Dataset, find_root, find_source
 from protograph.errors import InputError, unknown
 from protograph.evaluation import Measures
 from protograph.paper.grid import Task
@@ -115,8 +114,8 @@ class Grid:
 
     def _train(self, task: Task, variant: str, more: Sequence[str], out: Path) -> list[str]:
         built_in = find_source(task.cell.dataset).built_in
-        place = self.root or os.environ.get("PROTOGRAPH_DATA")  # said, since another machine may not have the variable
-        root = [f"--root={Path(place).expanduser().resolve()}"] if place and not built_in else []
+        place = None if built_in else find_root(self.root)
+        root = [f"--root={place.resolve()}"] if place else []  # said, since another machine may not have the variable
         used = [f"--set={name}={value}" for name, value in self.changes.items() if has_use(find_variant(variant), name)]
         return [
             "train", f"--dataset={task.cell.dataset}", f"--variant={variant}", f"--recipe={task.recipe}", f"--seed={task.seed}",

@@ -10,7 +10,17 @@ from protograph.files import write_atomically
 from protograph.paper.conclusions import MISSING, READINGS, Comparison, Difference, Finding, agrees, conclusions
 from protograph.paper.grid import FIGURE, STUDY, STUDY_OWN, Task, stages, table_cells
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
-from protograph.paper.published import MODEL_OF, TITLES, VARIANT_OF, Cell, Row, few_shot_rows, gfsl_rows, published
+from protograph.paper.published import (
+    MODEL_OF,
+    PAPER_DATASETS,
+    TITLES,
+    VARIANT_OF,
+    Cell,
+    Row,
+    few_shot_rows,
+    gfsl_rows,
+    published,
+)
 from protograph.paper.trials import Trials, changes
 from protograph.variants import find_variant
 
@@ -115,7 +125,7 @@ def _standing(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
         parts = [
             f"{dataset} {sum(cell.dataset == dataset and cell not in short for cell in own)} of "
             f"{sum(cell.dataset == dataset for cell in own)}"
-            for dataset in dict.fromkeys(cell.dataset for cell in published())
+            for dataset in PAPER_DATASETS
         ]
         share = 100 * reached / len(own)
         counted.append(f"`{recipe}`: {reached} of {len(own)} cells reach the paper ({share:.0f} %); {', '.join(parts)}")
@@ -130,11 +140,10 @@ def _falling_short(known: Known, notes: Notes) -> list[Block]:
     short = {recipe: found for recipe, cells in known.items() if (found := shortfalls(cells))}
     if not short:
         return []
-    datasets = list(dict.fromkeys(cell.dataset for cell in published()))
     blocks: list[Block] = [Heading(2, "Cells that fall short")]
     blocks += [Paragraph(f"Of {dataset}: {plain(note)}") for dataset, note in notes.datasets.items()]
     for recipe, found in short.items():
-        order = sorted(found, key=lambda cell: (datasets.index(cell.dataset), cell.shots))
+        order = sorted(found, key=lambda cell: (PAPER_DATASETS.index(cell.dataset), cell.shots))
         rows = [_short(cell, known[recipe][cell], found[cell], notes) for cell in order]
         head = (f"by `{recipe}`", *(text for name in COUNTED for text in (MEASURES[name], "paper", "short by")), "why")
         blocks.append(Grid(head, tuple(rows), (False, *(True for _ in COUNTED for _ in range(3)), False)))
