@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test test-gpu lint types bench clean
 
 demo: .venv/ready
 	$(BIN)/protograph demo
 
 test: .venv/ready lint types
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# What is the same to the last bit on a CPU is not on a GPU, so each has tests of its own.
+test-gpu: .venv/ready
+	$(BIN)/python -m pytest -m gpu
 
 lint: .venv/ready
 	$(BIN)/ruff check .

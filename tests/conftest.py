@@ -17,6 +17,19 @@ from protograph.variants import find_variant
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs, from subprocesses too, unless their own tests are asked for: the others compare to the last bit."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU, and `make test-gpu`"))
+
+
 SEEN, NOVEL_VALIDATION, NOVEL_TEST, PICTURES = 12, 6, 7, 12
 
 

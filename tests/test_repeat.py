@@ -14,7 +14,6 @@ from protograph.training import can_be_captured, make_model, make_optimiser, rep
 from protograph.variants import find_variant
 
 Make = Callable[..., RunConfig]
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CPU = torch.device("cpu")
 
 
@@ -63,7 +62,7 @@ def test_repeated_training_steps_are_training_steps_and_add_their_losses(toy: Da
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), alone.parameters(), strict=True))
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_after_a_warm_up_a_recorded_step_is_replayed_with_its_own_seed() -> None:
     device = torch.device("cuda")
     place, calls = torch.zeros(4, device=device), []
@@ -82,7 +81,7 @@ def test_after_a_warm_up_a_recorded_step_is_replayed_with_its_own_seed() -> None
         assert torch.equal(values, torch.rand(4, device=device, generator=torch.Generator(device).manual_seed(seed)))
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("default")  # of the compiler's, which knows faster and less exact ways
 def test_captured_training_is_the_same_as_training_that_is_not(
     toy: Dataset, toy_config: Make, monkeypatch: pytest.MonkeyPatch
@@ -128,7 +127,7 @@ def test_plain_steps_are_not_recorded(toy: Dataset, toy_config: Make, monkeypatc
     assert not can_be_captured(model, store, spec)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_step_that_asks_the_host_is_named_with_the_way_out() -> None:
     values = torch.ones(3, device="cuda")
     step = Repeated(lambda generator: values.mul_(values.sum().item()), torch.device("cuda"))  # type: ignore[arg-type, return-value]

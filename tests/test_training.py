@@ -155,7 +155,7 @@ def test_restored_momentum_lies_in_memory_as_its_parameter_does(toy: Dataset, to
     assert convolutions
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("default")  # of the compiler's, which knows faster and less exact ways
 def test_an_interrupted_run_goes_on_on_a_gpu(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
     device = torch.device("cuda")

@@ -125,7 +125,7 @@ def test_several_seeds_are_trained_with_the_same_options_each_in_a_folder_of_its
         words = asked["commands"][f"seed {seed}"]
         assert words[0] == "train"
         assert set(words[1:]) == {
-            "--variant=aux-only", "--set=epochs=2", "--set=steps=3", "--skip-bad", "--device=auto", "--precision=auto",
+            "--variant=aux-only", "--set=epochs=2", "--set=steps=3", "--skip-bad", "--device=cpu", "--precision=auto",
             "--json", f"--seed={seed}", f"--out={tmp_path / f'seed-{seed}'}",
         }  # fmt: skip
     answer = json.loads(result.stdout)

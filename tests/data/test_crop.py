@@ -4,7 +4,7 @@ import torch
 from protograph.data.store import TRITON, Augmentation, ImageStore, Normalisation
 from protograph.episodes import seeded
 
-pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() and TRITON), reason="needs a GPU and triton")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not TRITON, reason="needs triton")]
 
 
 @pytest.mark.parametrize("flip", [False, True])

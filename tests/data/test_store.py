@@ -137,7 +137,7 @@ def test_pictures_fetched_from_elsewhere_are_the_same(store: ImageStore, augment
     assert streamed.device == torch.device("cpu")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("augmentation", [None, Augmentation(2, flip=True)])
 def test_pictures_that_do_not_fit_a_gpu_are_streamed_to_it(
     store: ImageStore, monkeypatch: pytest.MonkeyPatch, augmentation: Augmentation | None

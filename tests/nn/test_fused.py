@@ -8,7 +8,7 @@ from torch import nn
 from protograph.data.store import TRITON
 from protograph.nn.backbones import Conv4, conv_block
 
-needs_gpu = pytest.mark.skipif(not (torch.cuda.is_available() and TRITON), reason="needs a GPU and triton")
+needs_triton = pytest.mark.skipif(not TRITON, reason="needs triton")
 PARTS = ((9,), (2, 7), (5, 4), (1, 8))
 
 
@@ -86,7 +86,8 @@ def near(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-@needs_gpu
+@pytest.mark.gpu
+@needs_triton
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("size", [(10, 10), (21, 21), (7, 12), (2, 3)])
@@ -109,7 +110,8 @@ def test_the_fused_function_is_norm_relu_and_pool(parts, relu, size, channels):
     assert_same_training(norm, layers[0], lambda one, other: near(one.double(), other.double()))
 
 
-@needs_gpu
+@pytest.mark.gpu
+@needs_triton
 @pytest.mark.parametrize("parts", PARTS)
 def test_a_fused_backbone_is_the_plain_one(parts):
     backbone = started(Conv4((16, 32, 16, 64))).cuda()
@@ -125,7 +127,8 @@ def test_a_fused_backbone_is_the_plain_one(parts):
         assert (one.grad - other.grad).norm() < 1e-2 * other.grad.norm()
 
 
-@needs_gpu
+@pytest.mark.gpu
+@needs_triton
 @pytest.mark.parametrize("relu", [True, False])
 def test_the_fused_function_hides_no_nan(relu):
     from protograph.nn.fused import norm_relu_pool
@@ -134,7 +137,8 @@ def test_the_fused_function_hides_no_nan(relu):
     assert norm_relu_pool(inputs, nn.BatchNorm2d(8).cuda(), relu, (1, 3)).isnan().all()
 
 
-@needs_gpu
+@pytest.mark.gpu
+@needs_triton
 def test_more_than_two_parts_are_refused_by_the_fused_function():
     from protograph.nn.fused import norm_relu_pool
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from paper.made_up import contents
@@ -115,6 +116,16 @@ def test_the_first_stage_is_trained_once_before_those_that_need_it(faked: Path) 
         ]  # fmt: skip
         assert len(later) == 4
         assert min(later) > ends[0]
+
+
+def test_runs_take_the_device_that_was_there_at_the_beginning(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "find_device", lambda name: torch.device("cuda" if name == "auto" else name))
+    monkeypatch.setenv("FAKE_FAILS", "--device=cuda")
+    result = reproduce(*SMALL, "--shots=1")
+    assert result.exit_code == 2
+    assert "4 of 4 cells failed" in result.stderr
+    monkeypatch.setenv("FAKE_FAILS", "--device=auto")
+    assert reproduce(*SMALL, "--shots=1").exit_code == 0
 
 
 def test_cells_run_side_by_side_and_begin_in_order(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,14 +95,14 @@ def reproduce_command(
         path = write_table(results, read_ledger(results))
         return show({"table": str(path)}, None, as_json) if as_json else print(path)
     selection = Selection(dataset or (), shots or (), variant or (), table or ())
+    if engine == "local" and not listing:  # once, so that no run takes the CPU if the GPU breaks down on the way
+        device = str(find_device(device))
     grid = Grid(plan(selection, recipe, seeds), results, runs, parse_changes(change), root, device)
     datasets = dict.fromkeys(task.cell.dataset for task in grid.tasks)
     if root and all(find_source(name).built_in for name in datasets):
         raise InputError(f"{' and '.join(datasets)} are built in: leave out --root")
     if listing:
         return show_list(grid, as_json)
-    if engine == "local":
-        find_device(device)
     progress = ShownProgress(quiet=as_json)
     with locked(results):
         ledger = read_ledger(results)

@@ -109,7 +109,7 @@ def train_command(
     """
     if seed and len(seed) > 1:
         named = out or _settings(config, {}, change)[0].get("out")
-        return train_several(context, seed, jobs, Path(named) if named else None, as_json)
+        return train_several(context, seed, jobs, Path(named) if named else None, str(find_device(device)), as_json)
     given: dict[str, Any] = {
         "dataset": dataset, "variant": variant, "shots": shots, "recipe": recipe, "seed": seed[0] if seed else None,
         "relations": relations,
@@ -134,14 +134,16 @@ def train_command(
     return None
 
 
-def train_several(context: typer.Context, seeds: Sequence[int], jobs: int, out: Path | None, as_json: bool) -> None:
+def train_several(
+    context: typer.Context, seeds: Sequence[int], jobs: int, out: Path | None, device: str, as_json: bool
+) -> None:
     """Train the same with several seeds, some of them at once; their measures, and the mean over them with its spread."""
     if len(set(seeds)) != len(seeds):
         raise InputError(f"a seed is given twice in {', '.join(map(str, seeds))}: name each once")
     commands = {
         f"seed {seed}": [
             "train",
-            *arguments(context, seed=seed, jobs=None, as_json=True, out=out / f"seed-{seed}" if out else None),
+            *arguments(context, seed=seed, jobs=None, device=device, as_json=True, out=out / f"seed-{seed}" if out else None),
         ]
         for seed in seeds
     }
