@@ -1,7 +1,7 @@
 """Stands in for `protograph train` in subprocesses: quick, resumable, and it says in a log when it begins and ends.
 
 FAKE_LOG: the log; FAKE_FAILS: words that make a run fail whose arguments have them; FAKE_SECONDS: how long a run takes;
-FAKE_TOGETHER: how many runs must have begun before one ends
+FAKE_TOGETHER: how many runs must have begun before one ends; FAKE_HOLD: how many lines of the log hold all runs up
 """
 
 import hashlib
@@ -57,6 +57,8 @@ if not (out / "measures.json").exists():
     write(out / "config.json", {**said, **more})
     step = json.loads((out / "step").read_text()) if (out / "step").exists() else 0
     while step < 5:
+        while Path(os.environ["FAKE_LOG"]).read_text().count("\n") >= int(os.environ.get("FAKE_HOLD", sys.maxsize)):
+            time.sleep(0.01)
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0.1")) / 5)
         step += 1
         write(out / "step", step)

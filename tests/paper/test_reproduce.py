@@ -340,8 +340,9 @@ def test_killing_the_grid_at_random_ends_with_the_same_ledger(faked: Path, monke
     monkeypatch.setenv("FAKE_SECONDS", "0.2")
     drawn, kills = random.Random(0), 0
     while True:
-        # by what was done, not by the clock: a quick machine's grid is killed as often as a slow one's
+        # by what was done, not by the clock: a quick machine's grid is killed as often as a slow one's, and none outruns it
         enough = faked.read_text().count("\n") + drawn.randint(0, 3)
+        monkeypatch.setenv("FAKE_HOLD", str(enough + 2))
         process = grid_in_a_process(arguments)
         while process.exitcode is None and faked.read_text().count("\n") < enough:
             process.join(0.01)
