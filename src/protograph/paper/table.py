@@ -305,7 +305,7 @@ def _conclusions(findings: list[Finding]) -> list[Block]:
         ),
         _verdicts(findings),
     ]
-    for finding in findings:
+    for finding in sorted(findings, key=lambda finding: finding.here.verdict == MISSING):  # those without one last
         if finding.here.signs:
             title = f"{finding.here.verdict.capitalize()}: {finding.conclusion.claim} (`{finding.recipe}`)"
             blocks.append(Details(title, _finding(finding)))
