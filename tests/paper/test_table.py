@@ -201,3 +201,5 @@ def test_other_side_information_has_a_table_of_its_own(tmp_path: Path) -> None:
     assert "**44.00" not in table[2]
     assert "1 of the paper's 44 cells" in text
     assert "not in the paper's tables" not in text
+    assert "| Joint-Joint beside attributes | H-Mean beside attributes | Joint-Joint beside none | H-Mean beside none |" in text
+    assert re.search(r"\| words \| here by `fast` \| [^|]+ \| \+1\.00 ± 0\.71 \* \|  \|  \|", text)  # nothing to put it beside

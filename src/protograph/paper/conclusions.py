@@ -255,6 +255,13 @@ def difference(one: Part, other: Part) -> Difference:
     return contrast((one, replace(other, share=-other.share)))
 
 
+def apart(known: Mapping[Cell, Scores], one: Cell, other: Cell, measure: str) -> Difference | None:
+    """A measure of one cell less that of another; None where one of them is not there."""
+    between = spreads(known)
+    parts = [Side(cell, measure).part(known, between) for cell in (one, other)]
+    return None if parts[0] is None or parts[1] is None else difference(parts[0], parts[1])
+
+
 def mean_difference(pairs: Sequence[tuple[Part, Part]]) -> Difference:
     """The mean of several differences; a score that is part of several of them is uncertain once."""
     shares: dict[Side, float] = {}
