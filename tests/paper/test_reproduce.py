@@ -324,9 +324,14 @@ def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:
 
 def grid_in_a_process(arguments: list[str]) -> multiprocessing.process.BaseProcess:
     """A grid in a fork of this process, which spares it the imports."""
+
+    def run() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
+        os._exit(reproduce(*arguments).exit_code)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # forks and threads: these here are idle
-        process = multiprocessing.get_context("fork").Process(target=lambda: os._exit(reproduce(*arguments).exit_code))
+        process = multiprocessing.get_context("fork").Process(target=run)
         process.start()
     return process
 
