@@ -1,26 +1,27 @@
 """Tables of measurements, printed and written into a Markdown file, each section with where, when and how it was measured."""
 
+import argparse
 import os
 import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import torch
 
+from protograph.data import DATASETS
+from protograph.errors import InputError
 from protograph.files import write_atomically
 from protograph.runs import environment
 
-HEAD = """# Speed
-
-Written by `benchmarks/speed.py`, section by section as each is measured, and never typed. Below every section stand the
-machine, the versions, the day and the command.
-"""
+Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,43 @@ def processor() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def keep(sections: Iterable[Section], path: Path | None, order: Sequence[str], head: str = HEAD) -> None:
+def options(about: str, sections: Iterable[str], file: str, runs: str) -> argparse.ArgumentParser:
+    """What all benchmarks of several sections can be told; they keep their tables in `file` and their runs in `runs`."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="mini-imagenet", choices=DATASETS)
+    parser.add_argument("--root", type=Path, help="where the dataset's files are")
+    parser.add_argument("--only", nargs="+", metavar="SECTION", choices=sections, default=list(sections))
+    parser.add_argument("--quick", action="store_true", help="measure next to nothing, to see that everything works")
+    parser.add_argument("--runs", type=Path, help=f"where runs are kept; finished ones are not trained again (default: {runs})")
+    parser.add_argument("--out", type=Path, help=f"the file to keep the tables in (default: {file} beside this script)")
+    parser.set_defaults(file=file, kept_runs=Path(runs))
+    return parser
+
+
+def measure_sections(
+    parser: argparse.ArgumentParser,
+    sections: Mapping[str, Callable[[Subject], Iterable[Section]]],
+    subject: Callable[[argparse.Namespace, Path], Subject],
+    head: str,
+) -> None:
+    """Measure the sections that the command line asks for, of what `subject` makes of it and of a folder for runs.
+
+    With --quick runs are thrown away, and tables not written unless --out says where.
+    """
+    given = parser.parse_args()
+    out = given.out or (None if given.quick else Path(__file__).with_name(given.file))
+    with TemporaryDirectory() as scratch:
+        try:
+            own = subject(given, given.runs or (Path(scratch) if given.quick else given.kept_runs))
+            for name in given.only:
+                keep(sections[name](own), out, list(sections), head)
+        except InputError as error:
+            parser.error(str(error))
+    if out:
+        print(f"written into {out}")
+
+
+def keep(sections: Iterable[Section], path: Path | None, order: Sequence[str], head: str) -> None:
     """Print sections as they are measured and, where there is a file for them, write each into it."""
     for section in sections:
         print(f"\n{section.markdown()}", flush=True)

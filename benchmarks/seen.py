@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,13 +24,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from protograph.data import DATASETS, Dataset, ImageStore, Pool, open_dataset
+from protograph.data import Dataset, ImageStore, Pool, open_dataset
 from protograph.data.splits import drawn, hold_out
-from protograph.errors import InputError
 from protograph.evaluation import MEASURES, extract
 from protograph.runs import Run
 from protograph.training import best_device, best_precision, configure, train, trained_model
-from report import Section, keep
+from report import Section, measure_sections, options
 
 HEAD = """# What bounds the accuracy on seen classes
 
@@ -168,29 +166,16 @@ SECTIONS: dict[str, Callable[[Study], Iterator[Section]]] = {
 }
 
 
+def make_study(given: argparse.Namespace, runs: Path) -> Study:
+    dataset = open_dataset(given.dataset, given.root)
+    if given.quick:
+        changes = {"epochs": 1, "steps": 2, "batch": 8, "validation_episodes": 2}
+        return Study(dataset, given.root, runs, held=3, counts=(4, 8), changes=changes)
+    return Study(dataset, given.root, runs)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="mini-imagenet", choices=DATASETS)
-    parser.add_argument("--root", type=Path, help="where the dataset's files are")
-    parser.add_argument("--only", nargs="+", metavar="SECTION", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--runs", type=Path, help="where runs are kept (default: runs/seen)")
-    parser.add_argument("--quick", action="store_true", help="measure next to nothing, to see that everything works")
-    parser.add_argument("--out", type=Path, help="the file to keep the tables in (default: SEEN.md beside this script)")
-    given = parser.parse_args()
-    out = given.out or (None if given.quick else Path(__file__).with_name("SEEN.md"))
-    with TemporaryDirectory() as scratch:
-        try:
-            dataset = open_dataset(given.dataset, given.root)
-            study = Study(dataset, given.root, given.runs or (Path(scratch) if given.quick else Path("runs/seen")))
-            if given.quick:
-                changes = {"epochs": 1, "steps": 2, "batch": 8, "validation_episodes": 2}
-                study = replace(study, held=3, counts=(4, 8), changes=changes)
-            for name in given.only:
-                keep(SECTIONS[name](study), out, list(SECTIONS), HEAD)
-        except InputError as error:
-            parser.error(str(error))
-    if out:
-        print(f"written into {out}")
+    measure_sections(options(__doc__, SECTIONS, "SEEN.md", "runs/seen"), SECTIONS, make_study, HEAD)
 
 
 if __name__ == "__main__":

@@ -71,8 +71,13 @@ from protograph.training import (
     training_spec,
 )
 from protograph.variants import build, find_variant
-from report import Section, keep
+from report import Section, measure_sections, options
 
+HEAD = """# Speed
+
+Written by `benchmarks/speed.py`, section by section as each is measured, and never typed. Below every section stand the
+machine, the versions, the day and the command.
+"""
 VARIANT = "gcgpn-aux"
 BACKBONES = ("conv4-64-128", "conv4-128", "conv4-64", "resnet12")
 TRAFFIC = 9.5e6  # bytes a picture of 84 px moves through conv4-64-128, forward and backward, in bfloat16
@@ -725,37 +730,25 @@ SECTIONS: dict[str, Callable[[Bench], Iterator[Section]]] = {
 }
 
 
+def make_bench(given: argparse.Namespace, runs: Path) -> Bench:
+    return Bench(
+        name=given.dataset,
+        root=given.root,
+        scale=QUICK if given.quick else Scale(),
+        device=best_device(),
+        backbones=given.backbones,
+        recipes=given.recipes,
+        measured_runs=given.run,
+        runs=runs,
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="mini-imagenet", choices=DATASETS)
-    parser.add_argument("--root", type=Path, help="where the dataset's files are; without, pictures are made up")
-    parser.add_argument("--quick", action="store_true", help="measure next to nothing, to see that everything works")
-    parser.add_argument("--only", nargs="+", metavar="SECTION", choices=SECTIONS, default=list(SECTIONS))
+    parser = options(__doc__, SECTIONS, "RESULTS.md", "runs/speed")
     parser.add_argument("--backbones", nargs="+", choices=BACKBONES, default=BACKBONES, help="for `steps`")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=("paper", "fast"), help="for `train`")
     parser.add_argument("--run", nargs="+", type=Path, default=(), help="trained runs for `precision`")
-    parser.add_argument("--runs", type=Path, help="where `train` keeps its runs; a finished one is not trained again")
-    parser.add_argument("--out", type=Path, help="the file to keep the tables in (default: RESULTS.md beside this script)")
-    given = parser.parse_args()
-    out = given.out or (None if given.quick else Path(__file__).with_name("RESULTS.md"))
-    with TemporaryDirectory() as scratch:
-        bench = Bench(
-            name=given.dataset,
-            root=given.root,
-            scale=QUICK if given.quick else Scale(),
-            device=best_device(),
-            backbones=given.backbones,
-            recipes=given.recipes,
-            measured_runs=given.run,
-            runs=given.runs or (Path(scratch) if given.quick else Path("runs/speed")),
-        )
-        try:
-            for name in given.only:
-                keep(SECTIONS[name](bench), out, list(SECTIONS))
-        except InputError as error:
-            parser.error(str(error))
-    if out:
-        print(f"written into {out}")
+    measure_sections(parser, SECTIONS, make_bench, HEAD)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,18 @@ from protograph.config import RECIPES
 from protograph.document import MARKS, Block, Bullets, Details, Grid, Heading, Paragraph, as_markdown, plain
 from protograph.evaluation import MEASURES, Measure
 from protograph.files import write_atomically
-from protograph.paper.conclusions import MISSING, READINGS, Comparison, Difference, Finding, agrees, apart, conclusions
+from protograph.paper.conclusions import (
+    BOTH,
+    MISSING,
+    READINGS,
+    WITHOUT,
+    Comparison,
+    Difference,
+    Finding,
+    agrees,
+    apart,
+    conclusions,
+)
 from protograph.paper.grid import FIGURE, STUDY, STUDY_OWN, Task, stages, table_cells
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
 from protograph.paper.published import (
@@ -30,9 +41,8 @@ BOLD = ("joint_joint", "h_mean")  # what the paper prints in bold
 ALLOWANCE = {"mini-imagenet": 1.5}  # it has 100 training pictures per class less than the paper had
 HEAD = ("", "", *MEASURES.values())
 UNKNOWN = "not looked into yet"
-NONE = "gcgpn-cos-aux"  # what there is without side information
 BESIDE = (
-    f"How much more that is than by the dataset's own side information, and than by none ({NONE}), with half of the 95 % "
+    f"How much more that is than by the dataset's own side information, and than by none ({WITHOUT}), with half of the 95 % "
     "interval; marked *, this comes from the test episodes and the spread between seeds that other cells show, if any."
 )
 
@@ -269,15 +279,15 @@ def _study(known: Known) -> list[Block]:
             continue
         rows, beside = [], []
         usual = replace(cells[0], relations=())
-        pairs = [(other, name) for other in (usual, replace(usual, variant=NONE)) for name in BOLD]
+        pairs = [(other, name) for other in (usual, replace(usual, variant=WITHOUT)) for name in BOTH]
         for recipe, own in known.items():
             there = {cell: own[cell] for cell in cells if cell in own}
             best = _best(there.values()) if there else {}
             for cell, measured in there.items():
                 label = " and ".join(cell.relations) or STUDY_OWN[dataset]
                 rows.append(_own_row(label, recipe, measured, best))
-                found = [apart(own, cell, other, name) for other, name in pairs]
-                if cell != usual and any(found):
+                found = [apart(own, cell, other, name) for other, name in pairs if cell != usual]
+                if any(found):
                     beside.append((label, f"here by `{recipe}`", *("" if each is None else str(each) for each in found)))
         blocks.append(Heading(2, f"Other side information: {usual.dataset}, {usual.shots}-shot, {usual.variant}"))
         blocks.append(Grid.of(HEAD, rows, 2))
