@@ -48,6 +48,11 @@ def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Te
     conv, norm, relu, pool = block
     if not norm.training and not inputs.is_cuda:  # the largest of four is the same before and after a ReLU
         return relu(pool(conv_norm(conv, norm, inputs)))  # type: ignore[no-any-return, arg-type]
+    if norm.training and inputs.is_cuda and TRITON and isinstance(relu, nn.ReLU):
+        from protograph.nn.opening import conv_norm_relu_pool, opens
+
+        if opens(conv, inputs, parts):  # type: ignore[arg-type]
+            return conv_norm_relu_pool(inputs, conv, norm, parts)  # type: ignore[arg-type]
     outputs: Tensor = conv(inputs)
     if not norm.training:
         return pool(relu(norm(outputs)))  # type: ignore[no-any-return]

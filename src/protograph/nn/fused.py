@@ -34,12 +34,7 @@ def norm_relu_pool(inputs: Tensor, norm: nn.BatchNorm2d, relu: bool, parts: Sequ
         means = torch.stack([total / count for total, count in zip(sums[:, 0], counts, strict=True)])  # [G, C]
         squares = torch.stack([total / count for total, count in zip(sums[:, 1], counts, strict=True)])
         variances = (squares - means.square()).clamp_min(0)
-        if norm.track_running_stats:
-            assert norm.momentum is not None
-            for part, count in enumerate(counts):
-                norm.running_mean.lerp_(means[part], norm.momentum)  # type: ignore[union-attr]
-                norm.running_var.lerp_(variances[part] * (count / (count - 1)), norm.momentum)  # type: ignore[union-attr]
-            norm.num_batches_tracked.add_(len(parts))  # type: ignore[union-attr]
+        update_statistics(norm, means, variances, counts)
         deviations = (variances + norm.eps).rsqrt()
     outputs: Tensor = _NormReluPool.apply(  # type: ignore[no-untyped-call]
         inputs, norm.weight, norm.bias, means, deviations, relu, tuple(parts)
@@ -70,7 +65,7 @@ class _NormReluPool(torch.autograd.Function):
         rows = count * shape[2] * shape[3]
         block = TILE // channels
         _pool_kernel[(triton.cdiv(rows, block),)](
-            inputs, scale, shift, outputs, picked, places, rows, height, width, shape[2], shape[3], _split(parts),
+            inputs, scale, shift, outputs, picked, places, rows, height, width, shape[2], shape[3], second_begins(parts),
             CHANNELS=channels, BLOCK=block, RELU=relu, PARTS=len(parts),
         )  # fmt: skip
         ctx.save_for_backward(inputs, picked, places, weight, scale, shift, means, deviations)
@@ -86,7 +81,7 @@ class _NormReluPool(torch.autograd.Function):
         small, block = gradient.shape[2] * gradient.shape[3], TILE // channels
         partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
         _gradient_sums_kernel[(len(parts), PROGRAMS)](
-            gradient, picked, scale, shift, means, deviations, partial, small, count, _split(parts),
+            gradient, picked, scale, shift, means, deviations, partial, small, count, second_begins(parts),
             CHANNELS=channels, BLOCK=block, RELU=ctx.relu, PARTS=len(parts), STRIDE=PROGRAMS,
         )  # fmt: skip
         sums = partial.sum(1)  # [G, 2, C]
@@ -96,14 +91,24 @@ class _NormReluPool(torch.autograd.Function):
         rows = count * high * wide
         _gradient_kernel[(triton.cdiv(rows, block),)](
             inputs, gradient, picked, places, scale, shift, means, deviations, shared, result,
-            rows, height, width, gradient.shape[2], gradient.shape[3], high, wide, _split(parts),
+            rows, height, width, gradient.shape[2], gradient.shape[3], high, wide, second_begins(parts),
             CHANNELS=channels, BLOCK=block, RELU=ctx.relu, PARTS=len(parts),
         )  # fmt: skip
         total = sums.sum(0)
         return result, total[1].to(weight.dtype), total[0].to(weight.dtype), None, None, None, None
 
 
-def _split(parts: Sequence[int]) -> int:
+def update_statistics(norm: nn.BatchNorm2d, means: Tensor, variances: Tensor, counts: Sequence[int]) -> None:
+    """Running statistics from the means and variances [G, C] of each part's `counts` values, part by part."""
+    if norm.track_running_stats:
+        assert norm.momentum is not None
+        for part, count in enumerate(counts):
+            norm.running_mean.lerp_(means[part], norm.momentum)  # type: ignore[union-attr]
+            norm.running_var.lerp_(variances[part] * (count / (count - 1)), norm.momentum)  # type: ignore[union-attr]
+        norm.num_batches_tracked.add_(len(counts))  # type: ignore[union-attr]
+
+
+def second_begins(parts: Sequence[int]) -> int:
     """Where the second part begins: kernels tell two parts apart by this one number."""
     if len(parts) > 2:
         raise ValueError(f"pictures come in one or two parts, not {len(parts)}")
@@ -115,14 +120,14 @@ def _sums(inputs: Tensor, parts: Sequence[int], values: int) -> Tensor:
     channels = inputs.shape[1]
     partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
     _sums_kernel[(len(parts), PROGRAMS)](
-        inputs, partial, values, inputs.shape[0], _split(parts),
+        inputs, partial, values, inputs.shape[0], second_begins(parts),
         CHANNELS=channels, BLOCK=TILE // channels, PARTS=len(parts), STRIDE=PROGRAMS,
     )  # fmt: skip
     return partial.sum(1)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _bounds(part, per_picture, pictures, split, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def bounds(part, per_picture, pictures, split, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """First and last row of a part."""
     first = tl.where(part == 0, 0, split * per_picture)
     last = pictures * per_picture if PARTS == 1 else tl.where(part == 0, split * per_picture, pictures * per_picture)
@@ -136,7 +141,7 @@ def _sums_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Partial sums of values and squares: program (part, p) takes every STRIDE-th block of the part's rows."""
     part, program = tl.program_id(0), tl.program_id(1)
-    first, last = _bounds(part, per_picture, pictures, split, PARTS)
+    first, last = bounds(part, per_picture, pictures, split, PARTS)
     channel = tl.arange(0, CHANNELS)
     total = tl.zeros((BLOCK, CHANNELS), tl.float32)
     square = tl.zeros((BLOCK, CHANNELS), tl.float32)
@@ -190,7 +195,7 @@ def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Partial sums of the gradient, and of the gradient times the normalised value, over the picked values of a part."""
     part, program = tl.program_id(0), tl.program_id(1)
-    first, last = _bounds(part, per_picture, pictures, split, PARTS)
+    first, last = bounds(part, per_picture, pictures, split, PARTS)
     channel = tl.arange(0, CHANNELS)
     own = part * CHANNELS + channel
     a, b = tl.load(scale + own)[None, :], tl.load(shift + own)[None, :]
