@@ -46,16 +46,15 @@ class Conv4(nn.Module):
 def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Tensor:
     """Convolution, batch norm apart for each part, ReLU or not, and pooling; what can be is one function on a GPU."""
     conv, norm, relu, pool = block
-    if not norm.training and not inputs.is_cuda:  # the largest of four is the same before and after a ReLU
-        return relu(pool(conv_norm(conv, norm, inputs)))  # type: ignore[no-any-return, arg-type]
-    if norm.training and inputs.is_cuda and TRITON and isinstance(relu, nn.ReLU):
+    if not norm.training:  # the largest of four is the same before and after a ReLU
+        normed = norm(conv(inputs)) if inputs.is_cuda else conv_norm(conv, norm, inputs)  # type: ignore[arg-type]
+        return relu(pool(normed))  # type: ignore[no-any-return]
+    if inputs.is_cuda and TRITON and isinstance(relu, nn.ReLU):
         from protograph.nn.opening import conv_norm_relu_pool, opens
 
         if opens(conv, inputs, parts):  # type: ignore[arg-type]
             return conv_norm_relu_pool(inputs, conv, norm, parts)  # type: ignore[arg-type]
     outputs: Tensor = conv(inputs)
-    if not norm.training:
-        return pool(relu(norm(outputs)))  # type: ignore[no-any-return]
     channels = outputs.shape[1]
     if outputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0:
         from protograph.nn.fused import norm_relu_pool

@@ -1,4 +1,4 @@
-"""Batch norm, ReLU and 2x2 max-pooling as one function, in four Triton kernels, for training on a GPU.
+r"""Batch norm, ReLU and 2x2 max-pooling as one function, in six Triton kernels, for training on a GPU.
 
 The three layers are bound by memory, and apart from one another they write and read the full-size activations many times.
 Here the moments take one pass over them; a second picks the largest of four normalised values as it reads them. The gradient
@@ -6,7 +6,9 @@ of pooling and ReLU is zero but for the picked values, so its sums need only the
 The numbers are those of the three layers.
 
 Shapes: n pictures in G parts, C channels (a power of two), H x W values, h x w after pooling; m values of a channel in a part.
-Everything is channels-last.
+Everything is channels-last. A norm [G, 4, C] holds of every channel in each part
+
+.. math:: \mu, \quad \frac{1}{\sigma}, \quad a = \frac{\gamma}{\sigma}, \quad b = \beta - a \mu.
 """
 
 from collections.abc import Sequence
@@ -17,8 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-PROGRAMS = 256  # of a reduction, for each part
+PROGRAMS = 512  # of a reduction; a power of two
 TILE = 4096  # numbers a program holds at a time
+FEW = 8  # channels of a program that puts partial sums together
 
 
 def norm_relu_pool(inputs: Tensor, norm: nn.BatchNorm2d, relu: bool, parts: Sequence[int]) -> Tensor:
@@ -26,18 +29,8 @@ def norm_relu_pool(inputs: Tensor, norm: nn.BatchNorm2d, relu: bool, parts: Sequ
 
     Running statistics are updated part by part, as if each had been passed on its own.
     """
-    inputs = inputs.contiguous(memory_format=torch.channels_last)
-    values = inputs.shape[2] * inputs.shape[3]
-    with torch.no_grad():  # the gradient through the moments is part of the function's own
-        sums = _sums(inputs, parts, values)
-        counts = [count * values for count in parts]
-        means = torch.stack([total / count for total, count in zip(sums[:, 0], counts, strict=True)])  # [G, C]
-        squares = torch.stack([total / count for total, count in zip(sums[:, 1], counts, strict=True)])
-        variances = (squares - means.square()).clamp_min(0)
-        update_statistics(norm, means, variances, counts)
-        deviations = (variances + norm.eps).rsqrt()
     outputs: Tensor = _NormReluPool.apply(  # type: ignore[no-untyped-call]
-        inputs, norm.weight, norm.bias, means, deviations, relu, tuple(parts)
+        inputs.contiguous(memory_format=torch.channels_last), norm.weight, norm.bias, norm, relu, tuple(parts)
     )
     return outputs
 
@@ -49,63 +42,65 @@ class _NormReluPool(torch.autograd.Function):
         inputs: Tensor,
         weight: Tensor,
         bias: Tensor,
-        means: Tensor,
-        deviations: Tensor,
+        norm: nn.BatchNorm2d,
         relu: bool,
         parts: tuple[int, ...],
     ) -> Tensor:
         count, channels, height, width = inputs.shape
+        block, second = TILE // channels, second_begins(parts)
+        partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
+        _sums_kernel[(PROGRAMS,)](
+            inputs, partial, height * width, count, second,
+            CHANNELS=channels, BLOCK=block, PARTS=len(parts), STRIDE=PROGRAMS,
+        )  # fmt: skip
+        own = torch.empty(len(parts), 4, channels, device=inputs.device, dtype=torch.float32)
+        few = min(FEW, channels)
+        _norm_kernel[(channels // few,)](
+            partial, own, *settings(norm), *values(parts, height * width),
+            CHANNELS=channels, BLOCK=few, PARTS=len(parts), STRIDE=PROGRAMS, TRACK=norm.track_running_stats,
+        )  # fmt: skip
         shape = (count, channels, height // 2, width // 2)
         outputs, picked, places = (
             torch.empty(shape, dtype=kind, device=inputs.device, memory_format=torch.channels_last)
             for kind in (inputs.dtype, inputs.dtype, torch.uint8)
         )
-        scale = weight * deviations
-        shift = bias - means * scale
         rows = count * shape[2] * shape[3]
-        block = TILE // channels
         _pool_kernel[(triton.cdiv(rows, block),)](
-            inputs, scale, shift, outputs, picked, places, rows, height, width, shape[2], shape[3], second_begins(parts),
+            inputs, own, outputs, picked, places, rows, height, width, shape[2], shape[3], second,
             CHANNELS=channels, BLOCK=block, RELU=relu, PARTS=len(parts),
         )  # fmt: skip
-        ctx.save_for_backward(inputs, picked, places, weight, scale, shift, means, deviations)
-        ctx.parts, ctx.relu = parts, relu
+        ctx.save_for_backward(inputs, picked, places, own)
+        ctx.parts, ctx.relu, ctx.dtype = parts, relu, weight.dtype
         return outputs
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None, None]:
-        inputs, picked, places, weight, scale, shift, means, deviations = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+        inputs, picked, places, own = ctx.saved_tensors
         parts: tuple[int, ...] = ctx.parts
         count, channels, height, width = inputs.shape
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        small, block = gradient.shape[2] * gradient.shape[3], TILE // channels
+        small, block, second = gradient.shape[2] * gradient.shape[3], TILE // channels, second_begins(parts)
         partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
-        _gradient_sums_kernel[(len(parts), PROGRAMS)](
-            gradient, picked, scale, shift, means, deviations, partial, small, count, second_begins(parts),
+        _gradient_sums_kernel[(PROGRAMS,)](
+            gradient, picked, own, partial, small, count, second,
             CHANNELS=channels, BLOCK=block, RELU=ctx.relu, PARTS=len(parts), STRIDE=PROGRAMS,
         )  # fmt: skip
-        sums = partial.sum(1)  # [G, 2, C]
-        shared = torch.stack([sums[part] / (own * height * width) for part, own in enumerate(parts)])
+        shared = torch.empty(len(parts), 2, channels, device=inputs.device, dtype=torch.float32)
+        total = torch.empty(2, channels, device=inputs.device, dtype=torch.float32)
+        few = min(FEW, channels)
+        _totals_kernel[(channels // few,)](
+            partial, shared, total, *values(parts, height * width),
+            CHANNELS=channels, BLOCK=few, PARTS=len(parts), STRIDE=PROGRAMS,
+        )  # fmt: skip
         result = torch.empty_like(inputs)
         high, wide = (height + 1) // 2, (width + 1) // 2  # with the odd last row and column, which pooling ignores
         rows = count * high * wide
         _gradient_kernel[(triton.cdiv(rows, block),)](
-            inputs, gradient, picked, places, scale, shift, means, deviations, shared, result,
-            rows, height, width, gradient.shape[2], gradient.shape[3], high, wide, second_begins(parts),
+            inputs, gradient, picked, places, own, shared, result,
+            rows, height, width, gradient.shape[2], gradient.shape[3], high, wide, second,
             CHANNELS=channels, BLOCK=block, RELU=ctx.relu, PARTS=len(parts),
         )  # fmt: skip
-        total = sums.sum(0)
-        return result, total[1].to(weight.dtype), total[0].to(weight.dtype), None, None, None, None
-
-
-def update_statistics(norm: nn.BatchNorm2d, means: Tensor, variances: Tensor, counts: Sequence[int]) -> None:
-    """Running statistics from the means and variances [G, C] of each part's `counts` values, part by part."""
-    if norm.track_running_stats:
-        assert norm.momentum is not None
-        for part, count in enumerate(counts):
-            norm.running_mean.lerp_(means[part], norm.momentum)  # type: ignore[union-attr]
-            norm.running_var.lerp_(variances[part] * (count / (count - 1)), norm.momentum)  # type: ignore[union-attr]
-        norm.num_batches_tracked.add_(len(counts))  # type: ignore[union-attr]
+        return result, total[1].to(ctx.dtype), total[0].to(ctx.dtype), None, None, None
 
 
 def second_begins(parts: Sequence[int]) -> int:
@@ -115,50 +110,113 @@ def second_begins(parts: Sequence[int]) -> int:
     return parts[0]
 
 
-def _sums(inputs: Tensor, parts: Sequence[int], values: int) -> Tensor:
-    """Sums and sums of squares [G, 2, C] of every channel in each part."""
-    channels = inputs.shape[1]
-    partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
-    _sums_kernel[(len(parts), PROGRAMS)](
-        inputs, partial, values, inputs.shape[0], second_begins(parts),
-        CHANNELS=channels, BLOCK=TILE // channels, PARTS=len(parts), STRIDE=PROGRAMS,
-    )  # fmt: skip
-    return partial.sum(1)
+def values(parts: Sequence[int], per_picture: int) -> tuple[float, float]:
+    """How many values m a channel has in the first and in the last part."""
+    return float(parts[0] * per_picture), float(parts[-1] * per_picture)
+
+
+def settings(norm: nn.BatchNorm2d) -> tuple[Any, ...]:
+    """What `settle` and the kernels that call it take of a batch norm."""
+    if not norm.track_running_stats:
+        return norm.weight, norm.bias, None, None, None, norm.eps, 0.0
+    assert norm.momentum is not None
+    return norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.eps, norm.momentum
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def bounds(part, per_picture, pictures, split, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def bounds(per_picture, pictures, second, part: tl.constexpr, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """First and last row of a part."""
-    first = tl.where(part == 0, 0, split * per_picture)
-    last = pictures * per_picture if PARTS == 1 else tl.where(part == 0, split * per_picture, pictures * per_picture)
+    first = 0 if part == 0 else second * per_picture
+    last = second * per_picture if part < PARTS - 1 else pictures * per_picture
     return first, last
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def settle(  # type: ignore[no-untyped-def]
+    mean, variance, count, part, channel, own, weight, bias, running_mean, running_var, eps, momentum,
+    CHANNELS: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Write the norm of channels in a part from their moments; answers the running ones, updated."""
+    variance = tl.where(variance < 0, 0.0, variance)
+    deviation = 1 / tl.sqrt(variance + eps)
+    scale = tl.load(weight + channel).to(tl.float32) * deviation
+    at = own + part * 4 * CHANNELS + channel
+    tl.store(at, mean)
+    tl.store(at + CHANNELS, deviation)
+    tl.store(at + 2 * CHANNELS, scale)
+    tl.store(at + 3 * CHANNELS, tl.load(bias + channel).to(tl.float32) - mean * scale)
+    unbiased = variance * (count / (count - 1))
+    return running_mean + momentum * (mean - running_mean), running_var + momentum * (unbiased - running_var)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def tracked(running_mean, running_var, channel, TRACK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """The running statistics of channels, or zeros."""
+    if TRACK:
+        means, variances = tl.load(running_mean + channel), tl.load(running_var + channel)
+    else:
+        means, variances = 0.0 * channel, 0.0 * channel
+    return means, variances
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def track(  # type: ignore[no-untyped-def]
+    running_mean, running_var, batches, channel, means, variances,
+    PARTS: tl.constexpr, TRACK: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Write the running statistics of channels."""
+    if TRACK:
+        tl.store(running_mean + channel, means)
+        tl.store(running_var + channel, variances)
+        if tl.program_id(0) == 0:
+            tl.store(batches, tl.load(batches) + PARTS)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _sums_kernel(  # type: ignore[no-untyped-def]
-    inputs, partial, per_picture, pictures, split,
+    inputs, partial, per_picture, pictures, second,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Partial sums of values and squares: program (part, p) takes every STRIDE-th block of the part's rows."""
-    part, program = tl.program_id(0), tl.program_id(1)
-    first, last = bounds(part, per_picture, pictures, split, PARTS)
+    """Partial sums of values and squares: a program takes every STRIDE-th block of each part's rows."""
+    program = tl.program_id(0)
     channel = tl.arange(0, CHANNELS)
-    total = tl.zeros((BLOCK, CHANNELS), tl.float32)
-    square = tl.zeros((BLOCK, CHANNELS), tl.float32)
-    for start in range(first + program * BLOCK, last, STRIDE * BLOCK):
-        row = start + tl.arange(0, BLOCK)
-        at = row.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
-        value = tl.load(inputs + at, mask=(row < last)[:, None], other=0.0).to(tl.float32)
-        total += value
-        square += value * value
-    place = partial + (part * STRIDE + program) * 2 * CHANNELS + channel
-    tl.store(place, tl.sum(total, 0))
-    tl.store(place + CHANNELS, tl.sum(square, 0))
+    for part in tl.static_range(PARTS):
+        first, last = bounds(per_picture, pictures, second, part, PARTS)
+        total = tl.zeros((BLOCK, CHANNELS), tl.float32)
+        square = tl.zeros((BLOCK, CHANNELS), tl.float32)
+        for start in range(first + program * BLOCK, last, STRIDE * BLOCK):
+            row = start + tl.arange(0, BLOCK)
+            at = row.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+            value = tl.load(inputs + at, mask=(row < last)[:, None], other=0.0).to(tl.float32)
+            total += value
+            square += value * value
+        place = partial + (part * STRIDE + program) * 2 * CHANNELS + channel
+        tl.store(place, tl.sum(total, 0))
+        tl.store(place + CHANNELS, tl.sum(square, 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm_kernel(  # type: ignore[no-untyped-def]
+    partial, own, weight, bias, running_mean, running_var, batches, eps, momentum, first_count, last_count,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, TRACK: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """The norm and the running statistics from the partial sums."""
+    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    means, variances = tracked(running_mean, running_var, channel, TRACK)
+    for part in tl.static_range(PARTS):
+        count = first_count if part == 0 else last_count
+        at = partial + (part * STRIDE + tl.arange(0, STRIDE))[:, None] * 2 * CHANNELS + channel[None, :]
+        mean = tl.sum(tl.load(at), 0) / count
+        square = tl.sum(tl.load(at + CHANNELS), 0) / count
+        means, variances = settle(
+            mean, square - mean * mean, count, part, channel, own, weight, bias, means, variances, eps, momentum, CHANNELS
+        )
+    track(running_mean, running_var, batches, channel, means, variances, PARTS, TRACK)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _pool_kernel(  # type: ignore[no-untyped-def]
-    inputs, scale, shift, outputs, picked, places, rows, height, width, high, wide, split,
+    inputs, own, outputs, picked, places, rows, height, width, high, wide, second,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Each row is a pooled position: normalise its four values, keep the largest, what it was, and which."""
@@ -167,8 +225,9 @@ def _pool_kernel(  # type: ignore[no-untyped-def]
     picture = row // (high * wide)
     i, j = (row // wide) % high, row % wide
     channel = tl.arange(0, CHANNELS)[None, :]
-    own = channel + ((picture >= split).to(tl.int32) * CHANNELS)[:, None] if PARTS == 2 else channel + 0 * row[:, None]
-    a, b = tl.load(scale + own, mask=inside, other=0.0), tl.load(shift + own, mask=inside, other=0.0)
+    norm = own + channel + (((picture >= second).to(tl.int32) * 4 * CHANNELS)[:, None] if PARTS == 2 else 0 * row[:, None])
+    a = tl.load(norm + 2 * CHANNELS, mask=inside, other=0.0)
+    b = tl.load(norm + 3 * CHANNELS, mask=inside, other=0.0)
     corner = ((picture.to(tl.int64) * height + 2 * i) * width + 2 * j)[:, None] * CHANNELS + channel
     raw = tl.load(inputs + corner, mask=inside, other=0.0)
     best = raw.to(tl.float32) * a + b
@@ -190,37 +249,56 @@ def _pool_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
-    gradient, picked, scale, shift, means, deviations, partial, per_picture, pictures, split,
+    gradient, picked, own, partial, per_picture, pictures, second,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Partial sums of the gradient, and of the gradient times the normalised value, over the picked values of a part."""
-    part, program = tl.program_id(0), tl.program_id(1)
-    first, last = bounds(part, per_picture, pictures, split, PARTS)
+    """Partial sums of the gradient, and of the gradient times the normalised value, over the picked values of each part."""
+    program = tl.program_id(0)
     channel = tl.arange(0, CHANNELS)
-    own = part * CHANNELS + channel
-    a, b = tl.load(scale + own)[None, :], tl.load(shift + own)[None, :]
-    mean, deviation = tl.load(means + own)[None, :], tl.load(deviations + own)[None, :]
-    total = tl.zeros((BLOCK, CHANNELS), tl.float32)
-    product = tl.zeros((BLOCK, CHANNELS), tl.float32)
-    for start in range(first + program * BLOCK, last, STRIDE * BLOCK):
-        row = start + tl.arange(0, BLOCK)
-        inside = (row < last)[:, None]
-        at = row.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
-        value = tl.load(picked + at, mask=inside, other=0.0).to(tl.float32)
-        slope = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            slope = tl.where(value * a + b > 0, slope, 0.0)
-        total += slope
-        product += slope * (value - mean) * deviation
-    place = partial + (part * STRIDE + program) * 2 * CHANNELS + channel
-    tl.store(place, tl.sum(total, 0))
-    tl.store(place + CHANNELS, tl.sum(product, 0))
+    for part in tl.static_range(PARTS):
+        first, last = bounds(per_picture, pictures, second, part, PARTS)
+        norm = own + part * 4 * CHANNELS + channel[None, :]
+        mean, deviation = tl.load(norm), tl.load(norm + CHANNELS)
+        a, b = tl.load(norm + 2 * CHANNELS), tl.load(norm + 3 * CHANNELS)
+        total = tl.zeros((BLOCK, CHANNELS), tl.float32)
+        product = tl.zeros((BLOCK, CHANNELS), tl.float32)
+        for start in range(first + program * BLOCK, last, STRIDE * BLOCK):
+            row = start + tl.arange(0, BLOCK)
+            inside = (row < last)[:, None]
+            at = row.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+            value = tl.load(picked + at, mask=inside, other=0.0).to(tl.float32)
+            slope = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
+            if RELU:
+                slope = tl.where(value * a + b > 0, slope, 0.0)
+            total += slope
+            product += slope * (value - mean) * deviation
+        place = partial + (part * STRIDE + program) * 2 * CHANNELS + channel
+        tl.store(place, tl.sum(total, 0))
+        tl.store(place + CHANNELS, tl.sum(product, 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _totals_kernel(  # type: ignore[no-untyped-def]
+    partial, shared, total, first_count, last_count,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Both sums from the partial ones: of each part over m, [G, 2, C], and of all parts, [2, C]."""
+    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    for which in tl.static_range(2):
+        together = tl.zeros((BLOCK,), tl.float32)
+        for part in tl.static_range(PARTS):
+            count = first_count if part == 0 else last_count
+            row = (part * STRIDE + tl.arange(0, STRIDE)) * 2 + which
+            found = tl.sum(tl.load(partial + row[:, None] * CHANNELS + channel[None, :]), 0)
+            tl.store(shared + (part * 2 + which) * CHANNELS + channel, found / count)
+            together += found
+        tl.store(total + which * CHANNELS + channel, together)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gradient_kernel(  # type: ignore[no-untyped-def]
-    inputs, gradient, picked, places, scale, shift, means, deviations, shared, result,
-    rows, height, width, high, wide, all_high, all_wide, split,
+    inputs, gradient, picked, places, own, shared, result,
+    rows, height, width, high, wide, all_high, all_wide, second,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Each row is a 2 x 2 square of the input: the gradient of its four values, one of which was picked."""
@@ -230,11 +308,12 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
     i, j = (row // all_wide) % all_high, row % all_wide
     pooled = (valid & (i < high) & (j < wide))[:, None]
     channel = tl.arange(0, CHANNELS)[None, :]
-    part = (picture >= split).to(tl.int32)[:, None] if PARTS == 2 else 0 * row[:, None]
-    own = channel + part * CHANNELS
+    part = (picture >= second).to(tl.int32)[:, None] if PARTS == 2 else 0 * row[:, None]
+    norm = own + part * 4 * CHANNELS + channel
     inside = valid[:, None]
-    a, b = tl.load(scale + own, mask=inside, other=0.0), tl.load(shift + own, mask=inside, other=0.0)
-    mean, deviation = tl.load(means + own, mask=inside, other=0.0), tl.load(deviations + own, mask=inside, other=0.0)
+    mean, deviation = tl.load(norm, mask=inside, other=0.0), tl.load(norm + CHANNELS, mask=inside, other=0.0)
+    a = tl.load(norm + 2 * CHANNELS, mask=inside, other=0.0)
+    b = tl.load(norm + 3 * CHANNELS, mask=inside, other=0.0)
     mean_sum = tl.load(shared + channel + part * 2 * CHANNELS, mask=inside, other=0.0)
     mean_product = tl.load(shared + channel + (part * 2 + 1) * CHANNELS, mask=inside, other=0.0)
     at = ((picture.to(tl.int64) * high + i) * wide + j)[:, None] * CHANNELS + channel
