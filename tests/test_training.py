@@ -82,6 +82,16 @@ class Stopping(Silent):
             raise Killed
 
 
+# How often checkpoints are written: SAVE_EVERY and SAVING
+SAVES = {"each step": (-1.0, 0.0), "each epoch": (60.0, math.inf), "first epoch and end": (60.0, 0.0)}
+
+
+def save_as(monkeypatch: pytest.MonkeyPatch, saves: str) -> None:
+    """Let training write checkpoints that often."""
+    for name, value in zip(("SAVE_EVERY", "SAVING"), SAVES[saves], strict=True):
+        monkeypatch.setattr(training, name, value)
+
+
 @pytest.fixture(scope="module")
 def whole(toy: Dataset, toy_config: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a training that nobody disturbed came to."""
@@ -105,7 +115,7 @@ def test_another_seed_gives_another_run(whole: dict[str, Any], toy: Dataset, toy
     assert outcome(tmp_path / "run")["tensors"] != whole["tensors"]
 
 
-@pytest.mark.parametrize("save_every", [-1.0, 60.0], ids=["each step", "each epoch"])
+@pytest.mark.parametrize("saves", SAVES, ids=SAVES)
 @pytest.mark.parametrize("steps", [(1,), (4,), (2, 7, 9), (3, 5, 8, 12), tuple(range(2, 13))], ids=str)
 def test_an_interrupted_run_ends_like_one_that_was_not(
     whole: dict[str, Any],
@@ -114,15 +124,29 @@ def test_an_interrupted_run_ends_like_one_that_was_not(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     steps: tuple[int, ...],
-    save_every: float,
+    saves: str,
 ) -> None:
-    monkeypatch.setattr(training, "SAVE_EVERY", save_every)
+    save_as(monkeypatch, saves)
     for step in steps:
         with pytest.raises(Killed):
             train(toy_config(), toy, tmp_path / "run", progress=Stopping((step,)))
         assert not (tmp_path / "run" / "measures.json").exists()
     train(toy_config(), toy, tmp_path / "run")
     assert outcome(tmp_path / "run") == whole
+
+
+@pytest.mark.parametrize(
+    ("saves", "steps"), [("each step", list(range(1, 13))), ("each epoch", [4, 8, 12]), ("first epoch and end", [4, 12])]
+)
+def test_checkpoints_that_take_long_are_written_rarely(
+    toy: Dataset, toy_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: str, steps: list[int]
+) -> None:
+    written: list[int] = []
+    save_as(monkeypatch, saves)
+    save = Run.save
+    monkeypatch.setattr(Run, "save", lambda run, state: (written.append(state.step), save(run, state)))
+    train(toy_config(), toy, tmp_path / "run")
+    assert written == steps
 
 
 @pytest.mark.parametrize("at", ["epoch   1", "epoch   2", "extract features"])
@@ -547,7 +571,7 @@ def test_what_cannot_be_started_from_is_refused_before_the_folder_is_touched(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("save_every", [-1.0, 60.0], ids=["each step", "each epoch"])
+@pytest.mark.parametrize("saves", SAVES, ids=SAVES)
 @pytest.mark.parametrize(("variant", "steps"), [("cosine", (2, 7)), ("pn+", (3, 9)), ("dfslwof-att", (1, 6)), ("teen", (1, 8))])
 def test_an_interrupted_baseline_ends_like_one_that_was_not(
     toy: Dataset,
@@ -557,11 +581,11 @@ def test_an_interrupted_baseline_ends_like_one_that_was_not(
     monkeypatch: pytest.MonkeyPatch,
     variant: str,
     steps: tuple[int, ...],
-    save_every: float,
+    saves: str,
 ) -> None:
     begun = start if VARIANTS[variant].after else None
     train(toy_config(variant), toy, tmp_path / "whole", start=begun)
-    monkeypatch.setattr(training, "SAVE_EVERY", save_every)
+    save_as(monkeypatch, saves)
     for step in steps:
         with pytest.raises(Killed):
             train(toy_config(variant), toy, tmp_path / "run", progress=Stopping((step,)), start=begun)

@@ -33,7 +33,8 @@ from protograph.runs import Checkpoint, Run
 from protograph.variants import Variant, build, find_variant
 
 VALIDATION_SEED = 20_180_618
-SAVE_EVERY = 60.0  # seconds between checkpoints inside an epoch
+SAVE_EVERY = 60.0  # seconds between checkpoints at most
+SAVING = 0.05  # share of the time they may take; small ones are written after every epoch
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 Embed = Callable[..., list[Tensor]]  # groups of picture indices [...] -> features [..., D] of each
@@ -73,6 +74,7 @@ def train(
     store = dataset.store.to(device)
     loss_sum = state.tensors.get("progress.loss_sum", torch.zeros((), dtype=torch.float64)).to(device)
     started = saved = time.monotonic()
+    saving = 0.0
     began, setup_seconds = started - state.seconds, 0.0
     last_step = recipe.epochs * recipe.steps
     best = state.part("best.")
@@ -110,12 +112,15 @@ def train(
                 if score.mean > state.best_score:
                     state.best_epoch, state.best_score = epoch, score.mean
                     best = {name: value.detach().clone() for name, value in model.state_dict().items()}
-            if ends or time.monotonic() - saved > SAVE_EVERY:
+            stops = ends and out_of_patience(recipe, state)
+            since = time.monotonic() - saved
+            if stops or state.step == last_step or since > SAVE_EVERY or (ends and since * SAVING >= saving):
                 state.seconds = time.monotonic() - began
                 state.tensors = snapshot(model, optimiser, best, loss_sum)
                 run.save(state)
+                saving = time.monotonic() - began - state.seconds
                 saved = time.monotonic()
-            if ends and out_of_patience(recipe, state):
+            if stops:
                 progress.say(f"stopped: no better validation {label} for {recipe.patience} epochs")
                 break
     return conclude(run, model, replace(dataset, store=store), state, setup_seconds, progress)
