@@ -56,6 +56,15 @@ def test_a_trial_says_what_it_changes_of_the_recipe_as_the_dataset_has_it(tmp_pa
     assert tried.changes == "backbone=conv4-128, rate=0.4, dropout=0.5"
 
 
+def test_trials_that_differ_in_what_they_started_from_are_told_apart(tmp_path: Path) -> None:
+    path, runs = tmp_path / "trials.csv", [changed(tmp_path / start, 41.5) for start in ("1234567890", "abcdefabcd")]
+    for run in runs:
+        config = json.loads((run / "config.json").read_text())
+        write_json(run / "config.json", {**config, "start": run.name})
+    assert compare(*runs, "--out", path).exit_code == 0
+    assert [tried.changes for tried in read_trials(path)] == ["start=12345678", "start=abcdefab"]
+
+
 def test_runs_are_compared_by_validation_alone(tmp_path: Path) -> None:
     usual, other = changed(tmp_path / "usual", 41.5), changed(tmp_path / "other", 43.25, dropout=0.5)
     result = compare(usual, other)

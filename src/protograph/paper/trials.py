@@ -24,7 +24,8 @@ from protograph.variants import find_variant
 class Try:
     """What was tried.
 
-    changes: to the recipe and the network the dataset usually has, as NAME=VALUE; empty for the recipe as it is
+    changes: to the recipe and the network the dataset usually has, as NAME=VALUE; empty for the recipe as it is. A second stage
+             also names the first by the beginning of its digest, since it may have changed things of its own
     epoch: the last one that ended, which is the one that is measured
     """
 
@@ -49,13 +50,14 @@ def trial_of(run: Run) -> tuple[Try, Measures]:
     config, history = run.config, run.history
     if not history:
         raise InputError(f"{run.folder} has no finished epoch yet: let it go on, or leave it out")
+    start = f"start={config.start[:8]}" if config.start else ""
     tried = Try(
         config.dataset,
         config.shots,
         config.variant,
         config.recipe.name,
         " and ".join(map(label_of, config.relations)),
-        changes(config),
+        ", ".join(filter(None, (changes(config), start))),
         config.seed,
         history[-1]["epoch"],
     )
