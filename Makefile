@@ -10,7 +10,8 @@ demo: .venv/ready
 test: .venv/ready lint types
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-# What is the same to the last bit on a CPU is not on a GPU, so each has tests of its own.
+# What is the same to the last bit on a CPU is not on a GPU, so each has tests of its own; kernels are interpreted on the one,
+# compiled on the other.
 test-gpu: .venv/ready
 	$(BIN)/python -m pytest -m gpu
 

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from data import layouts
 from protograph.config import Recipe, RunConfig
 from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Pool
 from protograph.data.letters import open_letters
+from protograph.data.store import TRITON
 from protograph.relations import MatrixRelation
 from protograph.variants import find_variant
 
@@ -19,15 +21,37 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide GPUs, from subprocesses too, unless their own tests are asked for: the others compare to the last bit."""
+    """Hide GPUs, from subprocesses too, unless their own tests are asked for: the others compare to the last bit.
+
+    Triton then interprets its kernels.
+    """
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = torch.cuda.is_available()
     for item in items:
-        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        kernel = item.get_closest_marker("kernel")
+        if item.get_closest_marker("gpu") and not gpu and not kernel:
             item.add_marker(pytest.mark.skip(reason="needs a GPU, and `make test-gpu`"))
+        if kernel and not (TRITON if gpu else find_spec("triton")):
+            item.add_marker(pytest.mark.skip(reason="needs triton"))
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where kernels run: on the GPU, or interpreted on the CPU, by few programs and, as NumPy has no bfloat16, in float32."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    from protograph.nn import fused, opening
+
+    monkeypatch.setattr(fused, "PROGRAMS", 4)
+    monkeypatch.setattr(opening, "PROGRAMS", 3)
+    monkeypatch.setattr(opening, "ROWS", 16)
+    monkeypatch.setattr(opening, "HALF", torch.float32)
+    return torch.device("cpu")
 
 
 SEEN, NOVEL_VALIDATION, NOVEL_TEST, PICTURES = 12, 6, 7, 12

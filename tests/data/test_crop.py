@@ -1,18 +1,21 @@
 import pytest
 import torch
 
-from protograph.data.store import TRITON, Augmentation, ImageStore, Normalisation
+from protograph.data.store import Augmentation, ImageStore, Normalisation
 from protograph.episodes import seeded
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not TRITON, reason="needs triton")]
+pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize(("channels", "height", "width"), [(3, 84, 84), (1, 16, 16), (2, 6, 9), (3, 33, 40)])
-def test_the_kernel_crops_flips_and_normalises_as_the_store_does(channels: int, height: int, width: int, flip: bool) -> None:
+def test_the_kernel_crops_flips_and_normalises_as_the_store_does(
+    kernels: torch.device, channels: int, height: int, width: int, flip: bool
+) -> None:
     from protograph.data.crop import crop
 
-    device, count, pad = torch.device("cuda"), 50, 4
+    device, count, pad = kernels, 20, 4
     pixels = torch.randint(0, 256, (7, channels, height, width), dtype=torch.uint8, generator=seeded(0))
     normalisation = Normalisation((0.2, 0.5, 0.4)[:channels], (0.3, 0.9, 0.2)[:channels])
     store = ImageStore(pixels, normalisation).to(device)

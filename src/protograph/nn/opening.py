@@ -39,6 +39,7 @@ from protograph.nn.fused import bounds, second_begins, settings, settle, track, 
 
 SQUARE = tl.constexpr(64)  # L
 STEP = tl.constexpr(16)  # from one row of a square to the next
+HALF = torch.bfloat16  # of squares, filters and outputs
 FEW = 16  # channels of a program that puts sums together
 # Measured on an H200 for O = 64: programs of the two reductions, a few for each of its 132 processors, and rows held at a time
 PROGRAMS = 264
@@ -55,14 +56,14 @@ def opens(conv: nn.Conv2d, pictures: Tensor, parts: Sequence[int]) -> bool:
     plain = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.bias) == (
         (3, 3), (1, 1), (1, 1), (1, 1), 1, None,
     )  # fmt: skip
-    half = pictures.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    half = pictures.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == HALF
     outputs, even = conv.out_channels, pictures.shape[2] % 2 == pictures.shape[3] % 2 == 0
     fits = 4 * conv.in_channels < STEP.value and 16 <= outputs <= 128 and outputs & (outputs - 1) == 0
     return plain and half and even and fits and len(parts) <= 2 and not pictures.requires_grad
 
 
 def conv_norm_relu_pool(pictures: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, parts: Sequence[int]) -> Tensor:
-    """[n, C, H, W] -> [n, O, h, w] as bfloat16 in training mode; batch norm sees each of the `parts` of the n apart."""
+    """[n, C, H, W] -> [n, O, h, w] in training mode; batch norm sees each of the `parts` of the n apart."""
     outputs: Tensor = _Opening.apply(  # type: ignore[no-untyped-call]
         pictures.contiguous(memory_format=torch.channels_last), conv.weight, norm.weight, norm.bias, norm, tuple(parts)
     )
@@ -78,7 +79,7 @@ class _Opening(torch.autograd.Function):
         shape = (count, len(weight), height // 2, width // 2)
         small, second, device = shape[2] * shape[3], second_begins(parts), pictures.device
         rows = count * small
-        squares = torch.empty(rows, SQUARE.value, dtype=torch.bfloat16, device=device)
+        squares = torch.empty(rows, SQUARE.value, dtype=HALF, device=device)
         _squares_kernel[(triton.cdiv(rows, ROWS),)](
             pictures, squares, rows, height, width, shape[2], shape[3], CHANNELS=channels, BLOCK=ROWS
         )
@@ -92,8 +93,7 @@ class _Opening(torch.autograd.Function):
             ONE=4 * channels, OUTPUTS=len(weight), BLOCK=FEW, PARTS=len(parts), TRACK=norm.track_running_stats,
         )  # fmt: skip
         outputs, places = (
-            torch.empty(shape, dtype=kind, device=device, memory_format=torch.channels_last)
-            for kind in (torch.bfloat16, torch.uint8)
+            torch.empty(shape, dtype=kind, device=device, memory_format=torch.channels_last) for kind in (HALF, torch.uint8)
         )
         before = triton.cdiv(parts[0] * small, ROWS)  # programs of the first part
         _forward_kernel[(before + triton.cdiv(rows - parts[0] * small, ROWS),)](
@@ -137,9 +137,9 @@ def _slots(channels: int, device: torch.device) -> Tensor:
 
 
 def _laid(weight: Tensor) -> Tensor:
-    """Filters [O, C, 3, 3] as bfloat16 columns [4, L, O], laid into the square at each of the four places."""
-    laid = weight.new_zeros(4 * SQUARE.value, len(weight), dtype=torch.bfloat16)
-    laid[_slots(weight.shape[1], weight.device)] = weight.permute(2, 3, 1, 0).flatten(0, 2).bfloat16()
+    """Filters [O, C, 3, 3] as columns [4, L, O], laid into the square at each of the four places."""
+    laid = weight.new_zeros(4 * SQUARE.value, len(weight), dtype=HALF)
+    laid[_slots(weight.shape[1], weight.device)] = weight.permute(2, 3, 1, 0).flatten(0, 2).to(HALF)
     return laid.view(4, SQUARE.value, len(weight))
 
 
@@ -158,7 +158,7 @@ def _squares_kernel(  # type: ignore[no-untyped-def]
     at = ((row // (high * wide)).to(tl.int64) * height + y) * width + j
     value = tl.load(pictures + at * CHANNELS + offset, mask=shown, other=0.0).to(tl.float32)
     value = tl.where(slot == 4 * CHANNELS, 1.0, value)
-    tl.store(squares + row.to(tl.int64) * SQUARE + slot, value.to(tl.bfloat16), mask=row < rows)
+    tl.store(squares + row.to(tl.int64) * SQUARE + slot, value.to(squares.dtype.element_ty), mask=row < rows)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -227,7 +227,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         best, place = tl.where(larger, normal, best), tl.where(larger, other, place).to(tl.uint8)
     best = tl.where(best < 0, 0.0, best)  # unlike the maximum this keeps NaN, by which divergence is found
     at = row.to(tl.int64)[:, None] * OUTPUTS + output
-    tl.store(outputs + at, best.to(tl.bfloat16), mask=inside)
+    tl.store(outputs + at, best.to(outputs.dtype.element_ty), mask=inside)
     tl.store(places + at, place, mask=inside)
 
 
@@ -252,13 +252,13 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
             slope = tl.load(gradient + at, mask=inside, other=0.0)
             passed = tl.load(outputs + at, mask=inside, other=0.0) > 0
             place = tl.load(places + at, mask=inside, other=255)
-            slope = tl.where(passed, slope, 0.0).to(tl.bfloat16)
+            slope = tl.where(passed, slope, 0.0)
             square = tl.load(squares + row.to(tl.int64)[:, None] * SQUARE + slot[None, :], mask=inside, other=0.0)
             across = tl.trans(square)
-            total_0 += tl.dot(across, tl.where(place == 0, slope, 0.0).to(tl.bfloat16))
-            total_1 += tl.dot(across, tl.where(place == 1, slope, 0.0).to(tl.bfloat16))
-            total_2 += tl.dot(across, tl.where(place == 2, slope, 0.0).to(tl.bfloat16))
-            total_3 += tl.dot(across, tl.where(place == 3, slope, 0.0).to(tl.bfloat16))
+            total_0 += tl.dot(across, tl.where(place == 0, slope, 0.0))
+            total_1 += tl.dot(across, tl.where(place == 1, slope, 0.0))
+            total_2 += tl.dot(across, tl.where(place == 2, slope, 0.0))
+            total_3 += tl.dot(across, tl.where(place == 3, slope, 0.0))
         sums = partial + ((part * STRIDE + program) * 4 * SQUARE + slot[:, None]) * OUTPUTS + output
         tl.store(sums, total_0)
         tl.store(sums + SQUARE * OUTPUTS, total_1)
