@@ -20,7 +20,8 @@ import triton.language as tl
 from torch import Tensor, nn
 
 PROGRAMS = 512  # of a reduction; a power of two
-TILE = 4096  # numbers a program holds at a time
+TILE = 4096  # numbers a program of a reduction holds at a time
+PASS = 1024  # and of a pass over activations: eight to a thread, so that many programs run at once
 FEW = 8  # channels of a program that puts partial sums together
 
 
@@ -47,11 +48,11 @@ class _NormReluPool(torch.autograd.Function):
         parts: tuple[int, ...],
     ) -> Tensor:
         count, channels, height, width = inputs.shape
-        block, second = TILE // channels, second_begins(parts)
+        second = second_begins(parts)
         partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
         _sums_kernel[(PROGRAMS,)](
             inputs, partial, height * width, count, second,
-            CHANNELS=channels, BLOCK=block, PARTS=len(parts), STRIDE=PROGRAMS,
+            CHANNELS=channels, BLOCK=held(TILE, channels), PARTS=len(parts), STRIDE=PROGRAMS,
         )  # fmt: skip
         own = torch.empty(len(parts), 4, channels, device=inputs.device, dtype=torch.float32)
         few = min(FEW, channels)
@@ -64,10 +65,11 @@ class _NormReluPool(torch.autograd.Function):
             torch.empty(shape, dtype=kind, device=inputs.device, memory_format=torch.channels_last)
             for kind in (inputs.dtype, inputs.dtype, torch.uint8)
         )
-        rows = count * shape[2] * shape[3]
-        _pool_kernel[(triton.cdiv(rows, block),)](
-            inputs, own, outputs, picked, places, rows, height, width, shape[2], shape[3], second,
-            CHANNELS=channels, BLOCK=block, RELU=relu, PARTS=len(parts),
+        block = held(PASS, channels)
+        programs, rows = spread(parts, shape[2] * shape[3], block)
+        _pool_kernel[(programs,)](
+            inputs, own, outputs, picked, places, *rows, height, width, shape[2], shape[3],
+            CHANNELS=channels, BLOCK=block, RELU=relu,
         )  # fmt: skip
         ctx.save_for_backward(inputs, picked, places, own)
         ctx.parts, ctx.relu, ctx.dtype = parts, relu, weight.dtype
@@ -79,11 +81,11 @@ class _NormReluPool(torch.autograd.Function):
         parts: tuple[int, ...] = ctx.parts
         count, channels, height, width = inputs.shape
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        small, block, second = gradient.shape[2] * gradient.shape[3], TILE // channels, second_begins(parts)
+        small, second = gradient.shape[2] * gradient.shape[3], second_begins(parts)
         partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
         _gradient_sums_kernel[(PROGRAMS,)](
             gradient, picked, own, partial, small, count, second,
-            CHANNELS=channels, BLOCK=block, RELU=ctx.relu, PARTS=len(parts), STRIDE=PROGRAMS,
+            CHANNELS=channels, BLOCK=held(TILE, channels), RELU=ctx.relu, PARTS=len(parts), STRIDE=PROGRAMS,
         )  # fmt: skip
         shared = torch.empty(len(parts), 2, channels, device=inputs.device, dtype=torch.float32)
         total = torch.empty(2, channels, device=inputs.device, dtype=torch.float32)
@@ -94,13 +96,19 @@ class _NormReluPool(torch.autograd.Function):
         )  # fmt: skip
         result = torch.empty_like(inputs)
         high, wide = (height + 1) // 2, (width + 1) // 2  # with the odd last row and column, which pooling ignores
-        rows = count * high * wide
-        _gradient_kernel[(triton.cdiv(rows, block),)](
+        block = held(PASS, channels)
+        programs, rows = spread(parts, high * wide, block)
+        _gradient_kernel[(programs,)](
             inputs, gradient, picked, places, own, shared, result,
-            rows, height, width, gradient.shape[2], gradient.shape[3], high, wide, second,
-            CHANNELS=channels, BLOCK=block, RELU=ctx.relu, PARTS=len(parts),
+            *rows, height, width, gradient.shape[2], gradient.shape[3], high, wide,
+            CHANNELS=channels, BLOCK=block, RELU=ctx.relu,
         )  # fmt: skip
         return result, total[1].to(ctx.dtype), total[0].to(ctx.dtype), None, None, None
+
+
+def held(numbers: int, channels: int) -> int:
+    """Rows of so many numbers."""
+    return max(1, numbers // channels)
 
 
 def second_begins(parts: Sequence[int]) -> int:
@@ -108,6 +116,13 @@ def second_begins(parts: Sequence[int]) -> int:
     if len(parts) > 2:
         raise ValueError(f"pictures come in one or two parts, not {len(parts)}")
     return parts[0]
+
+
+def spread(parts: Sequence[int], per_picture: int, block: int) -> tuple[int, tuple[int, int, int]]:
+    """How many programs of `block` rows all parts need, each with rows of one part alone, and what `rows_of` takes."""
+    rows, second = sum(parts) * per_picture, second_begins(parts) * per_picture
+    before = triton.cdiv(second, block)
+    return before + triton.cdiv(rows - second, block), (rows, second, before)
 
 
 def values(parts: Sequence[int], per_picture: int) -> tuple[float, float]:
@@ -129,6 +144,14 @@ def bounds(per_picture, pictures, second, part: tl.constexpr, PARTS: tl.constexp
     first = 0 if part == 0 else second * per_picture
     last = second * per_picture if part < PARTS - 1 else pictures * per_picture
     return first, last
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def rows_of(program, rows, second_row, second_program, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """The rows of a program, whether each is there, and the part they all belong to."""
+    later = program >= second_program
+    row = tl.where(later, second_row + (program - second_program) * BLOCK, program * BLOCK) + tl.arange(0, BLOCK)
+    return row, row < tl.where(later, rows, second_row), later.to(tl.int32)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -216,18 +239,17 @@ def _norm_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _pool_kernel(  # type: ignore[no-untyped-def]
-    inputs, own, outputs, picked, places, rows, height, width, high, wide, second,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr,  # noqa: N803
+    inputs, own, outputs, picked, places, rows, second_row, second_program, height, width, high, wide,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Each row is a pooled position: normalise its four values, keep the largest, what it was, and which."""
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = (row < rows)[:, None]
+    row, there, part = rows_of(tl.program_id(0), rows, second_row, second_program, BLOCK)
+    inside = there[:, None]
     picture = row // (high * wide)
     i, j = (row // wide) % high, row % wide
     channel = tl.arange(0, CHANNELS)[None, :]
-    norm = own + channel + (((picture >= second).to(tl.int32) * 4 * CHANNELS)[:, None] if PARTS == 2 else 0 * row[:, None])
-    a = tl.load(norm + 2 * CHANNELS, mask=inside, other=0.0)
-    b = tl.load(norm + 3 * CHANNELS, mask=inside, other=0.0)
+    norm = own + part * 4 * CHANNELS + channel
+    a, b = tl.load(norm + 2 * CHANNELS), tl.load(norm + 3 * CHANNELS)
     corner = ((picture.to(tl.int64) * height + 2 * i) * width + 2 * j)[:, None] * CHANNELS + channel
     raw = tl.load(inputs + corner, mask=inside, other=0.0)
     best = raw.to(tl.float32) * a + b
@@ -298,24 +320,20 @@ def _totals_kernel(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _gradient_kernel(  # type: ignore[no-untyped-def]
     inputs, gradient, picked, places, own, shared, result,
-    rows, height, width, high, wide, all_high, all_wide, second,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr,  # noqa: N803
+    rows, second_row, second_program, height, width, high, wide, all_high, all_wide,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Each row is a 2 x 2 square of the input: the gradient of its four values, one of which was picked."""
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    valid = row < rows
+    row, there, part = rows_of(tl.program_id(0), rows, second_row, second_program, BLOCK)
     picture = row // (all_high * all_wide)
     i, j = (row // all_wide) % all_high, row % all_wide
-    pooled = (valid & (i < high) & (j < wide))[:, None]
+    inside, pooled = there[:, None], (there & (i < high) & (j < wide))[:, None]
     channel = tl.arange(0, CHANNELS)[None, :]
-    part = (picture >= second).to(tl.int32)[:, None] if PARTS == 2 else 0 * row[:, None]
     norm = own + part * 4 * CHANNELS + channel
-    inside = valid[:, None]
-    mean, deviation = tl.load(norm, mask=inside, other=0.0), tl.load(norm + CHANNELS, mask=inside, other=0.0)
-    a = tl.load(norm + 2 * CHANNELS, mask=inside, other=0.0)
-    b = tl.load(norm + 3 * CHANNELS, mask=inside, other=0.0)
-    mean_sum = tl.load(shared + channel + part * 2 * CHANNELS, mask=inside, other=0.0)
-    mean_product = tl.load(shared + channel + (part * 2 + 1) * CHANNELS, mask=inside, other=0.0)
+    mean, deviation = tl.load(norm), tl.load(norm + CHANNELS)
+    a, b = tl.load(norm + 2 * CHANNELS), tl.load(norm + 3 * CHANNELS)
+    mean_sum = tl.load(shared + part * 2 * CHANNELS + channel)
+    mean_product = tl.load(shared + (part * 2 + 1) * CHANNELS + channel)
     at = ((picture.to(tl.int64) * high + i) * wide + j)[:, None] * CHANNELS + channel
     slope = tl.load(gradient + at, mask=pooled, other=0.0).to(tl.float32)
     if RELU:

@@ -35,7 +35,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from protograph.nn.fused import bounds, second_begins, settings, settle, track, tracked, values
+from protograph.nn.fused import bounds, rows_of, second_begins, settings, settle, spread, track, tracked, values
 
 SQUARE = tl.constexpr(64)  # L
 STEP = tl.constexpr(16)  # from one row of a square to the next
@@ -95,11 +95,10 @@ class _Opening(torch.autograd.Function):
         outputs, places = (
             torch.empty(shape, dtype=kind, device=device, memory_format=torch.channels_last) for kind in (HALF, torch.uint8)
         )
-        before = triton.cdiv(parts[0] * small, ROWS)  # programs of the first part
-        _forward_kernel[(before + triton.cdiv(rows - parts[0] * small, ROWS),)](
-            squares, filters, own, outputs, places, rows, parts[0] * small, before,
-            OUTPUTS=len(weight), BLOCK=ROWS, num_warps=warps(len(weight)),
-        )  # fmt: skip
+        programs, own_rows = spread(parts, small, ROWS)
+        _forward_kernel[(programs,)](
+            squares, filters, own, outputs, places, *own_rows, OUTPUTS=len(weight), BLOCK=ROWS, num_warps=warps(len(weight))
+        )
         ctx.save_for_backward(squares, products, filters, own, outputs, places)
         ctx.parts, ctx.shape, ctx.dtypes = parts, pictures.shape, (weight.dtype, gamma.dtype)
         return outputs
@@ -209,13 +208,10 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     OUTPUTS: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Each row is a pooled position: filter its square for the four places, normalise, keep the largest, and which."""
-    program = tl.program_id(0)
-    later = program >= second_program
-    first = tl.where(later, second_row + (program - second_program) * BLOCK, program * BLOCK)
-    row = first + tl.arange(0, BLOCK)
-    inside = (row < tl.where(later, rows, second_row))[:, None]
+    row, there, part = rows_of(tl.program_id(0), rows, second_row, second_program, BLOCK)
+    inside = there[:, None]
     slot, output = tl.arange(0, SQUARE), tl.arange(0, OUTPUTS)[None, :]
-    norm = own + later.to(tl.int32) * 4 * OUTPUTS + output
+    norm = own + part * 4 * OUTPUTS + output
     a, b = tl.load(norm + 2 * OUTPUTS), tl.load(norm + 3 * OUTPUTS)
     square = tl.load(squares + row.to(tl.int64)[:, None] * SQUARE + slot[None, :], mask=inside, other=0.0)
     laid = filters + slot[:, None] * OUTPUTS + output
