@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     gpu = torch.cuda.is_available()
     for item in items:
         kernel = item.get_closest_marker("kernel")
-        if item.get_closest_marker("gpu") and not gpu and not kernel:
+        interpreted = kernel and os.environ.get("TRITON_INTERPRET") == "1"
+        if item.get_closest_marker("gpu") and not gpu and not interpreted:
             item.add_marker(pytest.mark.skip(reason="needs a GPU, and `make test-gpu`"))
         if kernel and not (TRITON if gpu else find_spec("triton")):
             item.add_marker(pytest.mark.skip(reason="needs triton"))

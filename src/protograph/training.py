@@ -34,7 +34,7 @@ from protograph.variants import Variant, build, find_variant
 
 VALIDATION_SEED = 20_180_618
 SAVE_EVERY = 60.0  # seconds between checkpoints at most
-SAVING = 0.05  # share of the time they may take; small ones are written after every epoch
+SAVING = 0.05  # share of the time that those after an epoch may take
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 Embed = Callable[..., list[Tensor]]  # groups of picture indices [...] -> features [..., D] of each
@@ -115,6 +115,7 @@ def train(
             stops = ends and out_of_patience(recipe, state)
             since = time.monotonic() - saved
             if stops or state.step == last_step or since > SAVE_EVERY or (ends and since * SAVING >= saving):
+                loss_sum.item()  # waits for the steps: what follows is the time of saving alone
                 state.seconds = time.monotonic() - began
                 state.tensors = snapshot(model, optimiser, best, loss_sum)
                 run.save(state)

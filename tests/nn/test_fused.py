@@ -137,6 +137,40 @@ def test_the_fused_function_does_without_running_statistics(kernels):
 
 @pytest.mark.gpu
 @pytest.mark.kernel
+def test_a_variance_is_never_negative(kernels):
+    from protograph.nn.fused import norm_relu_pool
+
+    inputs = torch.full((6, 8, 6, 6), 300.1, device=kernels)  # whose squares' mean less its mean's square is
+    outputs = norm_relu_pool(inputs, nn.BatchNorm2d(8).to(kernels), False, (6,))
+    assert (outputs.abs() < 1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.kernel
+@pytest.mark.parametrize("block", [4, 16])
+@pytest.mark.parametrize("parts", [(5,), (2, 3), (4, 1), (1, 7)])
+def test_every_row_belongs_to_one_program_and_to_its_own_part(kernels, parts, block):
+    from nn.counting import count
+    from protograph.nn.fused import spread
+
+    programs, rows = spread(parts, 6, block)
+    times, found = torch.zeros(2, rows[0], dtype=torch.int32, device=kernels)
+    count[(programs,)](times, found, *rows, BLOCK=block)
+    assert (times == 1).all()
+    assert found.tolist() == [part for part, pictures in enumerate(parts) for _ in range(6 * pictures)]
+
+
+@pytest.mark.gpu
+@pytest.mark.kernel
+def test_parts_that_are_not_all_pictures_are_refused_by_the_fused_function(kernels):
+    from protograph.nn.fused import norm_relu_pool
+
+    with pytest.raises(ValueError, match="parts have 5 of 6 pictures"):
+        norm_relu_pool(torch.zeros(6, 4, 4, 4, device=kernels), nn.BatchNorm2d(4).to(kernels), True, (2, 3))
+
+
+@pytest.mark.gpu
+@pytest.mark.kernel
 @pytest.mark.parametrize("relu", [True, False])
 def test_the_fused_function_hides_no_nan(kernels, relu):
     from protograph.nn.fused import norm_relu_pool

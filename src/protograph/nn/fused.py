@@ -6,7 +6,7 @@ of pooling and ReLU is zero but for the picked values, so its sums need only the
 The numbers are those of the three layers.
 
 Shapes: n pictures in G parts, C channels (a power of two), H x W values, h x w after pooling; m values of a channel in a part.
-Everything is channels-last. A norm [G, 4, C] holds of every channel in each part
+Everything is channels-last. A norm [G, 4, C] holds of every channel in each part, with batch norm's epsilon in the deviation,
 
 .. math:: \mu, \quad \frac{1}{\sigma}, \quad a = \frac{\gamma}{\sigma}, \quad b = \beta - a \mu.
 """
@@ -48,7 +48,7 @@ class _NormReluPool(torch.autograd.Function):
         parts: tuple[int, ...],
     ) -> Tensor:
         count, channels, height, width = inputs.shape
-        second = second_begins(parts)
+        second = second_begins(parts, count)
         partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
         _sums_kernel[(PROGRAMS,)](
             inputs, partial, height * width, count, second,
@@ -81,7 +81,7 @@ class _NormReluPool(torch.autograd.Function):
         parts: tuple[int, ...] = ctx.parts
         count, channels, height, width = inputs.shape
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        small, second = gradient.shape[2] * gradient.shape[3], second_begins(parts)
+        small, second = gradient.shape[2] * gradient.shape[3], second_begins(parts, count)
         partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
         _gradient_sums_kernel[(PROGRAMS,)](
             gradient, picked, own, partial, small, count, second,
@@ -107,20 +107,22 @@ class _NormReluPool(torch.autograd.Function):
 
 
 def held(numbers: int, channels: int) -> int:
-    """Rows of so many numbers."""
+    """How many rows of all channels make so many numbers; at least one."""
     return max(1, numbers // channels)
 
 
-def second_begins(parts: Sequence[int]) -> int:
-    """Where the second part begins: kernels tell two parts apart by this one number."""
+def second_begins(parts: Sequence[int], count: int) -> int:
+    """Where the second part of so many pictures begins: kernels tell two parts apart by this one number."""
     if len(parts) > 2:
         raise ValueError(f"pictures come in one or two parts, not {len(parts)}")
+    if sum(parts) != count:
+        raise ValueError(f"parts have {sum(parts)} of {count} pictures")
     return parts[0]
 
 
 def spread(parts: Sequence[int], per_picture: int, block: int) -> tuple[int, tuple[int, int, int]]:
     """How many programs of `block` rows all parts need, each with rows of one part alone, and what `rows_of` takes."""
-    rows, second = sum(parts) * per_picture, second_begins(parts) * per_picture
+    rows, second = sum(parts) * per_picture, parts[0] * per_picture
     before = triton.cdiv(second, block)
     return before + triton.cdiv(rows - second, block), (rows, second, before)
 

@@ -5,7 +5,7 @@ with the patch :math:`p_x`, the 9 C numbers under the filter at place x, a chann
 moments follow from those of the patches, which are small and the same for all channels,
 
 .. math:: P = \sum_x p_x, \quad M = \sum_x p_x p_x^\top, \quad
-    \mu = \frac{w^\top P}{m}, \quad \sigma^2 = \frac{w^\top M w}{m} - \mu^2,
+    \mu = \frac{w^\top P}{m}, \quad \sigma^2 = \frac{w^\top M w}{m} - \mu^2 + \epsilon,
 
 and one pass computes, normalises and pools the convolution at once. With the gradient :math:`g_x` behind the norm, zero but at
 the picked places where the ReLU let it pass, all sums that the gradient needs follow from :math:`S = \sum_x g_x` and
@@ -21,9 +21,9 @@ The four patches that are pooled share most of their numbers: all lie in a squar
 squares, and all others read them instead of pictures. A filter is laid into the square once for each of the four places; with
 w so laid, and P, M of squares, the equations hold as they stand, summed over the four.
 
-Shapes: n pictures in G parts, C channels, H x W values, both even, h x w after pooling; O channels behind the convolution, a
-power of two. A square is L = 64 numbers: four rows of 16, of which 4 C are used; the number behind the first row's is a
-constant 1, so that M holds P, and Q holds S. Channels-last.
+Shapes: n pictures in G parts, C channels, H x W values, both even, h x w after pooling, m values of a channel in a part; O
+channels behind the convolution, a power of two. A square is L = 64 numbers: four rows of 16, of which 4 C are used; the number
+behind the first row's is a constant 1, so that M holds P, and Q holds S. Channels-last.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ class _Opening(torch.autograd.Function):
     ) -> Tensor:
         count, channels, height, width = pictures.shape
         shape = (count, len(weight), height // 2, width // 2)
-        small, second, device = shape[2] * shape[3], second_begins(parts), pictures.device
+        small, second, device = shape[2] * shape[3], second_begins(parts, count), pictures.device
         rows = count * small
         squares = torch.empty(rows, SQUARE.value, dtype=HALF, device=device)
         _squares_kernel[(triton.cdiv(rows, ROWS),)](
@@ -108,20 +108,20 @@ class _Opening(torch.autograd.Function):
         squares, products, filters, own, outputs, places = ctx.saved_tensors
         parts: tuple[int, ...] = ctx.parts
         count, channels, height, width = ctx.shape
-        width_out, device = filters.shape[2], squares.device
+        channels_out, device = filters.shape[2], squares.device
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        partial = torch.empty(len(parts), PROGRAMS, 4, SQUARE.value, width_out, dtype=torch.float32, device=device)
+        partial = torch.empty(len(parts), PROGRAMS, 4, SQUARE.value, channels_out, dtype=torch.float32, device=device)
         _backward_kernel[(PROGRAMS,)](
-            squares, gradient, outputs, places, partial, gradient.shape[2] * gradient.shape[3], count, second_begins(parts),
-            OUTPUTS=width_out, BLOCK=ROWS, PARTS=len(parts), STRIDE=PROGRAMS, num_warps=warps(width_out),
+            squares, gradient, outputs, places, partial, gradient.shape[2] * gradient.shape[3], count, parts[0],
+            OUTPUTS=channels_out, BLOCK=ROWS, PARTS=len(parts), STRIDE=PROGRAMS, num_warps=warps(channels_out),
         )  # fmt: skip
-        change = torch.empty(len(parts), 4 * SQUARE.value, width_out, dtype=torch.float32, device=device)
-        slopes = torch.empty(2, width_out, dtype=torch.float32, device=device)
-        _change_kernel[(width_out // FEW,)](
+        change = torch.empty(len(parts), 4 * SQUARE.value, channels_out, dtype=torch.float32, device=device)
+        slopes = torch.empty(2, channels_out, dtype=torch.float32, device=device)
+        _change_kernel[(channels_out // FEW,)](
             products, partial.sum(1), filters, own, change, slopes, *values(parts, height * width),
-            ONE=4 * channels, OUTPUTS=width_out, BLOCK=FEW, PARTS=len(parts),
+            ONE=4 * channels, OUTPUTS=channels_out, BLOCK=FEW, PARTS=len(parts),
         )  # fmt: skip
-        taps = change[:, _slots(channels, device)].sum((0, 1)).view(3, 3, channels, width_out)
+        taps = change[:, _slots(channels, device)].sum((0, 1)).view(3, 3, channels, channels_out)
         kinds = ctx.dtypes
         return None, taps.permute(3, 2, 0, 1).to(kinds[0]), slopes[0].to(kinds[1]), slopes[1].to(kinds[1]), None, None
 

@@ -25,7 +25,7 @@ class Try:
     """What was tried.
 
     changes: to the recipe and the network the dataset usually has, as NAME=VALUE; empty for the recipe as it is. A second stage
-             also names the first by the beginning of its digest, since it may have changed things of its own
+             also names the first by the beginning of its weights' digest: another first stage, another trial
     epoch: the last one that ended, which is the one that is measured
     """
 
