@@ -119,8 +119,8 @@ def train(
                 state.seconds = time.monotonic() - began
                 state.tensors = snapshot(model, optimiser, best, loss_sum)
                 run.save(state)
-                saving = time.monotonic() - began - state.seconds
                 saved = time.monotonic()
+                saving = saved - began - state.seconds
             if stops:
                 progress.say(f"stopped: no better validation {label} for {recipe.patience} epochs")
                 break

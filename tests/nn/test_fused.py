@@ -89,7 +89,7 @@ def near(actual, expected):
 @pytest.mark.kernel
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("relu", [True, False])
-@pytest.mark.parametrize("size", [(10, 10), (9, 7), (2, 3)])
+@pytest.mark.parametrize("size", [(10, 10), (9, 7), (7, 12), (2, 3)])
 @pytest.mark.parametrize("channels", [1, 32, 128])
 def test_the_fused_function_is_norm_relu_and_pool(kernels, parts, relu, size, channels):
     from protograph.nn.fused import norm_relu_pool

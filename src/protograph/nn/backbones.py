@@ -49,14 +49,15 @@ def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Te
     if not norm.training:  # the largest of four is the same before and after a ReLU
         normed = norm(conv(inputs)) if inputs.is_cuda else conv_norm(conv, norm, inputs)  # type: ignore[arg-type]
         return relu(pool(normed))  # type: ignore[no-any-return]
-    if inputs.is_cuda and TRITON and isinstance(relu, nn.ReLU):
+    channels: int = conv.out_channels  # type: ignore[assignment]
+    fused = inputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0
+    if fused and isinstance(relu, nn.ReLU):
         from protograph.nn.opening import conv_norm_relu_pool, opens
 
-        if opens(conv, inputs, parts):  # type: ignore[arg-type]
+        if opens(conv, inputs):  # type: ignore[arg-type]
             return conv_norm_relu_pool(inputs, conv, norm, parts)  # type: ignore[arg-type]
     outputs: Tensor = conv(inputs)
-    channels = outputs.shape[1]
-    if outputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0:
+    if fused:
         from protograph.nn.fused import norm_relu_pool
 
         return norm_relu_pool(outputs, norm, isinstance(relu, nn.ReLU), parts)  # type: ignore[arg-type]

@@ -81,10 +81,10 @@ class _NormReluPool(torch.autograd.Function):
         parts: tuple[int, ...] = ctx.parts
         count, channels, height, width = inputs.shape
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        small, second = gradient.shape[2] * gradient.shape[3], second_begins(parts, count)
+        small = gradient.shape[2] * gradient.shape[3]
         partial = torch.empty(len(parts), PROGRAMS, 2, channels, device=inputs.device, dtype=torch.float32)
         _gradient_sums_kernel[(PROGRAMS,)](
-            gradient, picked, own, partial, small, count, second,
+            gradient, picked, own, partial, small, count, parts[0],
             CHANNELS=channels, BLOCK=held(TILE, channels), RELU=ctx.relu, PARTS=len(parts), STRIDE=PROGRAMS,
         )  # fmt: skip
         shared = torch.empty(len(parts), 2, channels, device=inputs.device, dtype=torch.float32)

@@ -51,15 +51,15 @@ def warps(outputs: int) -> int:
     return 4 if outputs <= 64 else 8
 
 
-def opens(conv: nn.Conv2d, pictures: Tensor, parts: Sequence[int]) -> bool:
-    """Whether this function serves for a first convolution of pictures that need no gradient, in bfloat16."""
+def opens(conv: nn.Conv2d, pictures: Tensor) -> bool:
+    """Whether this function serves for a convolution on a GPU: a first one, of pictures that need no gradient, in bfloat16."""
     plain = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.bias) == (
         (3, 3), (1, 1), (1, 1), (1, 1), 1, None,
     )  # fmt: skip
-    half = pictures.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == HALF
-    outputs, even = conv.out_channels, pictures.shape[2] % 2 == pictures.shape[3] % 2 == 0
-    fits = 4 * conv.in_channels < STEP.value and 16 <= outputs <= 128 and outputs & (outputs - 1) == 0
-    return plain and half and even and fits and len(parts) <= 2 and not pictures.requires_grad
+    half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == HALF
+    even = pictures.shape[2] % 2 == pictures.shape[3] % 2 == 0
+    fits = 4 * conv.in_channels < STEP.value and 16 <= conv.out_channels <= 128
+    return plain and half and even and fits and not pictures.requires_grad
 
 
 def conv_norm_relu_pool(pictures: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, parts: Sequence[int]) -> Tensor:
