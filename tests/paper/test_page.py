@@ -29,8 +29,8 @@ def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results
     blocks = results_document(results, None, Silent())
     page = as_html("Results", blocks)
     assert "&lt;b&gt;bold&lt;/b&gt; guess" in page
-    assert '30.00 ± 0.50</b> <span class="below"' in page
-    assert '60.00 ± 0.50</b> <span class="above"' in page
+    assert '30.00 ± 0.50 <span class="below"' in page
+    assert '60.00 ± 0.50 <span class="above"' in page
     assert "The paper&#x27;s conclusions" in page
     assert "Novel-Novel beside few-shot methods" in page
     (figure,) = [block for block in blocks if isinstance(block, Picture)]
@@ -44,7 +44,7 @@ def test_a_dataset_that_is_not_there_is_named_and_the_rest_is_shown(results: Pat
     page = as_html("Results", results_document(results, tmp_path, Silent()))
     assert "The operator of mini-imagenet is drawn where its files are: no miniImageNet at" in page
     assert "The operator of cub is drawn where its files are: no CUB" in page
-    assert '60.00 ± 0.50</b> <span class="above"' in page
+    assert '60.00 ± 0.50 <span class="above"' in page
 
 
 def test_operators_are_drawn_where_the_files_are(

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from paper.made_up import make_ledger, text_of
+from paper.made_up import make_ledger, make_run, text_of
 from protograph.document import as_markdown
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure
-from protograph.paper.ledger import read_ledger, read_notes, scores, table_path
+from protograph.paper.grid import Task
+from protograph.paper.ledger import read_ledger, read_notes, record, scores, table_path
 from protograph.paper.published import Cell, few_shot_rows, published
 from protograph.paper.table import document, few_shot_table, mark, shortfalls, write_table
 from protograph.paper.trials import Try, write_trials
@@ -30,8 +31,7 @@ def test_marks_and_rows_are_those_of_a_naive_recomputation(tmp_path: Path) -> No
     for text, name in zip(row[2:], MEASURES, strict=True):
         ours, paper, interval = values[name][0], published()[AUX][name].mean, published()[AUX][name].ci95
         sign = "▼" if ours < paper - interval else "▲" if ours > paper + interval else "●"
-        bold = "**" if name in ("joint_joint", "h_mean") else ""  # the only row of ours is the best
-        assert text == f"{bold}{ours:.2f} ± 0.50{bold} {sign}"
+        assert text == f"{ours:.2f} ± 0.50 {sign}"
     assert "1 of the paper's 44 cells" in "\n".join(lines)
     planned = "every cell of the paper's once, 1 of 44; two more seeds of the cells it argues with, 0 of 18; "
     assert planned in "\n".join(lines)
@@ -52,6 +52,23 @@ def test_the_best_of_the_papers_rows_is_bold_as_in_the_paper() -> None:
     assert "0 of the paper's 44 cells" in "\n".join(lines)
 
 
+def test_the_best_of_ours_is_bold_where_a_recipe_has_the_whole_block(tmp_path: Path) -> None:
+    block = [Cell("mini-imagenet", 1, f"gcgpn-{name}") for name in ("cos", "l2", "cos-aux", "l2-aux")]
+    values = {(cell, "fast"): {"h_mean": [40.0 + place], "joint_joint": [45.0]} for place, cell in enumerate(block)}
+    few = {key: own for key, own in values.items() if key[0] != block[0]}
+    for name, made, bold in (("whole", values, 1), ("part", few, 0)):
+        assert text_of(make_ledger(tmp_path / name, made)).count("**43.00 ± 0.50**") == bold
+
+
+def test_second_stages_of_different_first_ones_are_named(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for shots, start in ((1, "a"), (5, "a"), (10, "b")):
+        task = Task(Cell("cub", shots, "dfslwof-att"), "fast", 0)
+        record(results, task, make_run(tmp_path / str(shots), task, start=start))
+        said = "Second stages of `fast-0` began from 2 different first ones." in text_of(results)
+        assert said == (start == "b")
+
+
 def test_several_seeds_show_their_spread_and_recipes_stand_apart(tmp_path: Path) -> None:
     results = make_ledger(
         tmp_path / "results",
@@ -59,9 +76,9 @@ def test_several_seeds_show_their_spread_and_recipes_stand_apart(tmp_path: Path)
     )
     text = text_of(results)
     assert "| here by `fast`, 2 seeds |" in text
-    assert "**45.00 ± 1.41** ▲" in text
-    assert "43.00 ± 0.50 ▼" in text
-    assert "**42.00 ± 0.50** ▼" in text
+    assert " 45.00 ± 1.41 ▲" in text
+    assert " 43.00 ± 0.50 ▼" in text
+    assert " 42.00 ± 0.50 ▼" in text
     assert "1 by the `paper` recipe; 2 by the `fast` recipe" in text
 
 
@@ -87,9 +104,9 @@ def test_cells_that_fall_short_are_listed_with_what_is_allowed(tmp_path: Path) -
     assert f"{row} not looked into yet |" in text
     (results / "notes.json").write_text('{"cub/1-shot/gcgpn-aux": "the |last| ReLU,\\n*perhaps*"}')
     assert f"{row} the \\|last\\| ReLU, \\*perhaps\\* |" in text_of(results)
-    (results / "notes.json").write_text('{"cub": "other *pictures*"}')
+    (results / "notes.json").write_text('{"cub": ["other *pictures*", "another\\nnet"]}')
     text = text_of(results)
-    assert "Of cub: other \\*pictures\\*" in text
+    assert "What is known of cub:\n\n- other \\*pictures\\*\n- another net\n" in text
     assert f"{row} as all of cub |" in text
     assert "| not looked into yet |" in text, "of another dataset"
 

@@ -119,10 +119,10 @@ def read_ledger(results: Path, new: bool = False) -> dict[Task, Entry]:
 
 @dataclass(frozen=True)
 class Notes:
-    """What people found out about why cells fall short, of one and of all those of a dataset; and what they tried."""
+    """What people found out about why cells fall short: of one and, point by point, of all of a dataset; what they tried."""
 
     cells: Mapping[Cell, str] = field(default_factory=dict)
-    datasets: Mapping[str, str] = field(default_factory=dict)
+    datasets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     trials: Trials = field(default_factory=dict)
 
 
@@ -134,14 +134,14 @@ def read_notes(results: Path) -> Notes:
     cells, datasets = {}, {}
     try:
         for key, note in json.loads(path.read_text(encoding="utf-8")).items():
-            text = " ".join(note.split())
+            points = tuple(" ".join(point.split()) for point in (note if isinstance(note, list) else [note]))
             if "/" in key:
                 dataset, shots, variant = key.split("/")
-                cells[Cell(dataset, int(shots.removesuffix("-shot")), variant)] = text
+                cells[Cell(dataset, int(shots.removesuffix("-shot")), variant)] = " ".join(points)
             else:
-                datasets[key] = text
+                datasets[key] = points
     except (ValueError, AttributeError) as error:
-        example = '{"cub/1-shot/gcgpn-aux": "what is known", "cub": "what is known of all its cells"}'
+        example = '{"cub/1-shot/gcgpn-aux": "what is known", "cub": ["what is known of all its cells", "and more"]}'
         raise InputError(f"{path} does not hold notes by cell ({error}): write them as {example}") from error
     odd = [str(cell) for cell in cells if cell.variant not in VARIANTS or cell.dataset not in DATASETS]
     if odd := [*odd, *(name for name in datasets if name not in DATASETS)]:

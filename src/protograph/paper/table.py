@@ -16,7 +16,6 @@ from protograph.paper.conclusions import (
     Comparison,
     Difference,
     Finding,
-    agrees,
     apart,
     conclusions,
 )
@@ -43,7 +42,7 @@ HEAD = ("", "", *MEASURES.values())
 UNKNOWN = "not looked into yet"
 BESIDE = (
     f"How much more that is than by the dataset's own side information, and than by none ({WITHOUT}), with half of the 95 % "
-    "interval; marked *, this comes from the test episodes and the spread between seeds that other cells show, if any."
+    "interval, as among the conclusions below."
 )
 
 Known = Mapping[str, Mapping[Cell, Scores]]  # by recipe
@@ -108,7 +107,7 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str) -> li
         "Accuracies in per cent over 600 test episodes, which are the same for every model. Behind ± stands the 95 % interval "
         "over episodes in the paper's rows and where we have one seed, and the standard deviation between seeds where we have "
         f"several. {MARKS['above']} above, {MARKS['within']} within, {MARKS['below']} below the paper's interval. "
-        "Bold: the best of its block, of the paper's rows and of ours by each recipe.",
+        "Bold: the best of its block, of the paper's rows and of ours by a recipe that has them all.",
     ]
     for dataset in sorted({task.cell.dataset for task in ledger}):
         entries = [entry for task, entry in ledger.items() if task.cell.dataset == dataset]
@@ -120,7 +119,18 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str) -> li
             texts[-1] += f" **Not by the recipes as they are: {plain('; '.join(changed))}.**"
         if len(contents) > 1:
             texts[-1] += " **These runs saw different pictures: their numbers cannot be compared.**"
+        for which, starts in _starts(entries).items():
+            texts[-1] += f" Second stages of {which} began from {starts} different first ones."
     return [Paragraph(text) for text in texts]
+
+
+def _starts(entries: Iterable[Entry]) -> dict[str, int]:
+    """Of a recipe and seed, how many first stages its second ones began from, where that is more than one."""
+    found: dict[str, set[str]] = {}
+    for entry in entries:
+        if entry.config.start:
+            found.setdefault(f"`{entry.task.recipe}-{entry.task.seed}`", set()).add(entry.config.start)
+    return {which: len(starts) for which, starts in found.items() if len(starts) > 1}
 
 
 def _standing(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
@@ -157,7 +167,8 @@ def _falling_short(known: Known, notes: Notes) -> list[Block]:
     if not short:
         return []
     blocks: list[Block] = [Heading(2, "Cells that fall short")]
-    blocks += [Paragraph(f"Of {dataset}: {plain(note)}") for dataset, note in notes.datasets.items()]
+    for dataset, points in notes.datasets.items():
+        blocks += [Paragraph(f"What is known of {dataset}:"), Bullets(tuple(map(plain, points)))]
     for recipe, found in short.items():
         order = sorted(found, key=lambda cell: (PAPER_DATASETS.index(cell.dataset), cell.shots))
         rows = [_short(cell, known[recipe][cell], found[cell], notes) for cell in order]
@@ -199,7 +210,7 @@ def _block(rows: Sequence[Row], known: Known) -> list[tuple[str, ...]]:
     paper = {row.cell: row.measures for row in rows}
     best = {name: max(row.measures[name].mean for row in rows) for name in BOLD}
     ours = {recipe: {cell: cells[cell] for cell in paper if cell in cells} for recipe, cells in known.items()}
-    bests = {recipe: _best(cells.values()) for recipe, cells in ours.items() if cells}
+    bests = {recipe: _best(cells.values()) if len(cells) == len(paper) else {} for recipe, cells in ours.items()}
     lines = []
     for row in rows:
         texts = [_bold(str(measure), measure.mean == best.get(name)) for name, measure in row.measures.items()]
@@ -321,32 +332,39 @@ def _conclusions(findings: list[Finding]) -> list[Block]:
         Paragraph(
             "Each is checked on all cells that the paper's sentence is about, by Joint-Joint and H-Mean unless it names "
             "another measure; here, and in the same way on the paper's own numbers. Behind a difference stands half of its "
-            "95 % interval. It comes from the seeds of the two cells where both have several. Otherwise, marked *, it comes "
-            "from the intervals over test episodes together with the spread between seeds that other cells of the recipe show; "
-            "of the paper's numbers, which say nothing of seeds, from the episodes alone. A comparison is certain where the "
-            "interval leaves out 0. A conclusion holds where it certainly does, holds not where it certainly does not, and is "
-            "undecided in between."
+            "95 % interval. It comes from the test episodes and from the spread between seeds, which is pooled over the cells "
+            "of a dataset that are trained alike; marked *, from the episodes alone, since nothing is known of seeds, as of "
+            "all of the paper's numbers. All models have the same episodes, so intervals are rather too wide. A comparison is "
+            "certain where the interval leaves out 0 (of what is said not to help: a gain of a point). A conclusion holds "
+            "where it certainly does, holds not where it certainly does not, and is undecided in between; what is said of "
+            "every comparison is refuted by one, which has to be the more certain the more there are."
         ),
-        _verdicts(findings),
     ]
+    for recipe in dict.fromkeys(finding.recipe for finding in findings):
+        own = [finding for finding in findings if finding.recipe == recipe]
+        judged = [finding for finding in own if finding.here.verdict != MISSING]
+        if judged:
+            blocks.append(_verdicts(recipe, judged))
+        if lacking := len(own) - len(judged):
+            blocks.append(Paragraph(f"By `{recipe}`, cells are missing for {lacking} of {len(own)} conclusions."))
     for finding in sorted(findings, key=lambda finding: finding.here.verdict == MISSING):  # those without one last
-        if finding.here.signs:
+        if len(finding.here.made) > finding.here.missing:
             title = f"{finding.here.verdict.capitalize()}: {finding.conclusion.claim} (`{finding.recipe}`)"
             blocks.append(Details(title, _finding(finding)))
     return blocks
 
 
-def _verdicts(findings: list[Finding]) -> Grid:
-    """One row per conclusion: the verdict by every recipe that has cells enough for one, and by the paper's own numbers."""
-    recipes = list(dict.fromkeys(finding.recipe for finding in findings if finding.here.verdict != MISSING))
-    rows: dict[str, dict[str, str]] = {}
+def _verdicts(recipe: str, findings: list[Finding]) -> Grid:
+    """One row per conclusion: the verdict by a recipe's cells and by the paper's own numbers, and what each rests on."""
+    rows = []
     for finding in findings:
-        row = rows.setdefault(finding.conclusion.claim, {})
-        mark = " *" if finding.here.signs and not finding.here.by_seeds else ""
-        row |= {finding.recipe: f"**{finding.here.verdict}**{mark}", "paper's numbers": finding.paper.verdict}
-    head = ("conclusion", *(f"here by `{recipe}`" for recipe in recipes), "the paper's numbers")
-    texts = [(claim, *(row[recipe] for recipe in recipes), row["paper's numbers"]) for claim, row in rows.items()]
-    return Grid.of(head, texts, len(head))
+        here, paper = finding.here, finding.paper
+        sure, against = here.signs.count(True), here.signs.count(False)
+        counts = f"{here.as_claimed} of {len(here.made)}", str(sure), str(against)
+        theirs = (paper.verdict, paper.mean.replace(" *", "")) if paper.made else (paper.verdict, "")
+        rows.append((finding.conclusion.claim, f"**{here.verdict}**", *counts, here.mean, *theirs))
+    head = (f"here by `{recipe}`", "", "as claimed", "certainly", "certainly not", "mean", "the paper's numbers", "mean")
+    return Grid(head, tuple(rows), (False, False, True, True, True, False, False, False))
 
 
 def _finding(finding: Finding) -> tuple[Block, ...]:
@@ -366,8 +384,8 @@ def _finding(finding: Finding) -> tuple[Block, ...]:
 def _said(comparison: Comparison, found: Difference | None) -> tuple[str, str]:
     if found is None:
         return "", "cells missing"
-    said = "as claimed" if agrees(comparison, found) else "not as claimed"
-    return str(found), f"{said}, certain" if found.certain else said
+    said = "as claimed" if comparison.agrees(found) else "not as claimed"
+    return str(found), said if comparison.sign(found) is None else f"{said}, certain"
 
 
 def _best(rows: Iterable[Scores]) -> dict[str, float]:
