@@ -233,7 +233,8 @@ def _own_row(
 
 TRIED = (
     "Changes to a recipe and what they brought after the last epoch, on validation classes and pictures alone; the cells above "
-    "are trained by the recipes as they are. `protograph compare RUN --out results/trials.csv` adds a run."
+    "are trained by the recipes as they are. `protograph compare RUN --out results/trials.csv` adds a run; of "
+    "those without all six measures only these are known."
 )
 LAST = (
     "All numbers above are of the epoch that was best on the validation classes. These are few, so what each run has after "
