@@ -26,7 +26,7 @@ from protograph.evaluation import MEASURES, Measure
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.progress import Advance, Silent
 from protograph.runs import Run
-from protograph.training import make_model, make_optimiser, train, training_step
+from protograph.training import make_model, make_optimiser, set_rate, train, training_step
 from protograph.variants import VARIANTS, build
 
 Make = Callable[..., RunConfig]
@@ -278,6 +278,34 @@ def test_weight_decay_spares_scalars_and_vectors_only_where_the_recipe_says_so(t
         decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
         for parameter in model.parameters():
             assert decay[id(parameter)] == (0.0 if spared and parameter.ndim <= 1 else 0.5)
+
+
+def test_scales_and_temperatures_of_operators_learn_at_their_share_of_the_rate(toy: Dataset, toy_config: Make) -> None:
+    config = toy_config(scalar_rate=0.25, rate=0.2)
+    model = make_model(config, toy)
+    slow = {
+        "graph.layers.0.scales",
+        *(f"operators.{n}.temperature" for n, own in enumerate(model.operators) if own.state_dict()),
+    }
+    assert len(slow) > 1
+    optimiser = make_optimiser(model, config.recipe)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for rate in (0.2, 0.05):
+        set_rate(optimiser, rate)
+        for group in optimiser.param_groups:
+            for parameter in group["params"]:
+                assert group["lr"] == (0.25 * rate if names[id(parameter)] in slow else rate)
+    assert {name for group in optimiser.param_groups for name in map(names.get, map(id, group["params"]))} == set(
+        names.values()
+    )
+
+
+def test_what_does_not_learn_stays_where_it_started(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
+    train(toy_config(epochs=1, scalar_rate=0.0, sharpness=3.0), toy, tmp_path / "run")
+    weights = Run.open(tmp_path / "run").weights("last")
+    assert weights["operators.0.temperature"].item() == 3.0
+    assert weights["graph.layers.0.scales"].tolist() == [1.0] * 3
+    assert weights["classifier.temperature"].item() != 10.0
 
 
 def test_decay_scalars_reaches_the_training(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:

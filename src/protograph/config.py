@@ -27,8 +27,10 @@ class Recipe:
     warmup:                    steps over which the rate rises from zero
     decay_scalars:             whether weight decay also pulls on scalars and vectors (temperatures, scales, diagonal
                                thetas, biases, norms)
+    scalar_rate:               how fast scales and temperatures of operators learn, as a share of the rate; 0: not at all
     dropout:                   share of the backbone's features set to zero in training, where the backbone is trained
     temperature:               where the cosine classifier's temperature starts
+    sharpness:                 where the temperatures of relations start
     patience:                  stop after so many epochs without a better validation; 0: never
     validation_episodes:       fixed episodes that select the epoch
     test_queries:              queries of each novel class in validation and test episodes
@@ -51,8 +53,10 @@ class Recipe:
     nesterov: bool = True
     weight_decay: float = 5e-4
     decay_scalars: bool = True
+    scalar_rate: float = 1.0
     dropout: float = 0.0
     temperature: float = 10.0
+    sharpness: float = 1.0
     patience: int = 0
     validation_episodes: int = 2000
     test_queries: int = 15
@@ -63,7 +67,7 @@ class Recipe:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 1, not {getattr(self, name)}")
         if not 0 < self.rate < math.inf:
             raise InputError(f"recipe '{self.name}': rate must be above 0, not {self.rate}")
-        for name in ("warmup", "patience", "momentum", "weight_decay"):
+        for name in ("warmup", "patience", "momentum", "weight_decay", "scalar_rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
@@ -105,8 +109,9 @@ FAST = replace(
     weight_decay=1e-3,
     validation_episodes=600,
 )
-# For prototypes and graph block on the features of a frozen encoder: prototypes start where their classes are.
-FROZEN = replace(DEMO, name="frozen", epochs=1, steps=300)
+# For prototypes and graph block on the features of a frozen encoder: prototypes start where their classes are, and relations
+# sharp, since from a temperature of 1 they take thousands of steps to be of use.
+FROZEN = replace(DEMO, name="frozen", epochs=1, steps=300, sharpness=8.0)
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, DEMO)}
 # What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A run that
 # starts from another is a second stage, whatever its objective.
@@ -138,9 +143,16 @@ def find_recipe(name: str) -> Recipe:
 
 def unused(variant: Variant) -> set[str]:
     """Settings of a recipe that training this variant never looks at."""
-    own = {"temperature"} if variant.after or variant.classifier != "cosine" else set()
-    frozen = {"dropout"} if "backbone" in variant.frozen else set()
-    return _UNUSED[variant.objective] | own | frozen
+    found = set(_UNUSED[variant.objective])
+    for name, used in (
+        ("temperature", variant.after is None and variant.classifier == "cosine"),
+        ("dropout", "backbone" not in variant.frozen),
+        ("scalar_rate", variant.scales),
+        ("sharpness", variant.needs_relation),
+    ):
+        if not used:
+            found.add(name)
+    return found
 
 
 def has_use(variant: Variant, setting: str) -> bool:

@@ -21,7 +21,6 @@ from protograph.memory import keep_freed_memory
 from protograph.nn.backbones import Centred
 from protograph.nn.classify import normalise
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.nn.operators import SideInformation, Softmax
 from protograph.progress import Progress
 from protograph.relations import KeptRelation, open_relations
 from protograph.runs import Run
@@ -40,7 +39,6 @@ FEWEST_CLASSES = 3  # that episodes take: one acts as novel among two others
 HELD_OUT = 0.2  # of the pictures of a class, or of the classes, where something is calibrated
 FEWEST_AWAY = 2  # classes that are held out to choose a bias
 FEWEST_BALANCED = 8  # classes from which on a bias does more good than harm
-SHARPNESS = 8.0  # where the temperatures of relations start: from 1 they take thousands of steps to be of use
 NUMBERS = 1_000_000  # that the joint prototypes of one step's episodes hold at the most, where there are several
 EPISODES = 200  # that choose a bias
 
@@ -172,12 +170,10 @@ def start_model(
     """
     known = [features[list(rows)] for rows in members.values()]
     there = [pictures for class_id, pictures in zip(members, known, strict=True) if class_id not in away]
-    model = build(variant, Centred.of(there), features.shape[1:], len(members), similarities, seed, recipe.temperature)
+    starts = recipe.temperature, recipe.sharpness
+    model = build(variant, Centred.of(there), features.shape[1:], len(members), similarities, seed, *starts)
     means = [normalise(model.embed(pictures)).mean(0) for pictures in known]
     set_parameters(model, {"prototypes": normalise(torch.stack(means))})
-    for operator in model.operators.modules():
-        if isinstance(operator, Softmax) and isinstance(operator.similarity, SideInformation):
-            operator.temperature.data.fill_(SHARPNESS)
     return model
 
 

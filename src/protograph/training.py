@@ -358,7 +358,8 @@ def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
     backbone: str | nn.Module = config.backbone
     if isinstance(store, FeatureStore) and backbone == "identity":  # what all features share would make all classes alike
         backbone = Centred.of([store.features[rows] for rows in dataset.train.by_class()])
-    return build(variant, backbone, store.picture_shape, dataset.seen, similarities, config.seed, config.recipe.temperature)
+    starts = config.recipe.temperature, config.recipe.sharpness
+    return build(variant, backbone, store.picture_shape, dataset.seen, similarities, config.seed, *starts)
 
 
 def trained_model(run: Run, dataset: Dataset, which: str = "best") -> GraphPrototypeNetwork:
@@ -382,31 +383,46 @@ def find_similarities(variant: Variant, dataset: Dataset, names: Sequence[str]) 
 
 
 def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
-    """SGD over all parameters; vectors and scalars escape weight decay only where the recipe says so.
+    """SGD over all parameters, in groups that the recipe decays alike and lets learn at the same share of the rate.
 
-    On a GPU the rate is a tensor there, so that a recorded step follows it.
+    On a GPU rates are tensors there, so that a recorded step follows them.
     """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            decay = recipe.weight_decay if parameter.ndim > 1 or recipe.decay_scalars else 0.0
+            share = recipe.scalar_rate if weighs_operators(name) else 1.0
+            groups.setdefault((decay, share), []).append(parameter)
     device = next(model.parameters()).device
-    free = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1 and not recipe.decay_scalars]
-    decayed = [p for p in model.parameters() if p.requires_grad and (p.ndim > 1 or recipe.decay_scalars)]
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
+    on_gpu = device.type == "cuda"
     return torch.optim.SGD(
-        [group for group in groups if group["params"]],
-        lr=torch.tensor(recipe.rate, device=device) if device.type == "cuda" else recipe.rate,
+        [
+            {
+                "params": own,
+                "weight_decay": decay,
+                "share": share,
+                "lr": torch.tensor(share * recipe.rate, device=device) if on_gpu else share * recipe.rate,
+            }
+            for (decay, share), own in groups.items()
+        ],
         momentum=recipe.momentum,
         nesterov=recipe.nesterov,
-        weight_decay=recipe.weight_decay,
-        fused=device.type == "cuda",
+        fused=on_gpu,
     )
 
 
+def weighs_operators(name: str) -> bool:
+    """Whether the parameter of that name is a scale or a temperature of operators."""
+    return name.startswith(("operators.", "graph.")) and name.endswith((".scales", ".temperature"))
+
+
 def set_rate(optimiser: torch.optim.SGD, rate: float) -> None:
-    """Let all parameters learn at this rate."""
+    """Let all parameters learn at this rate, or at their share of it."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(group["share"] * rate)
         else:
-            group["lr"] = rate
+            group["lr"] = group["share"] * rate
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:

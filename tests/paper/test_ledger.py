@@ -35,6 +35,13 @@ def test_an_entry_has_the_place_and_the_words_of_the_contract(tmp_path: Path) ->
     assert {name: vars(measure) for name, measure in entry.measures.items()} == numbers(TASK)
 
 
+def test_what_was_learned_is_that_of_the_chosen_epoch(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", TASK)
+    lines = [{"epoch": epoch, "learned": {"operators.0.temperature": float(epoch)}} for epoch in range(1, 6)]
+    (folder / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert record(tmp_path / "results", TASK, folder).learned == {"operators.0.temperature": 3.0}
+
+
 def test_recording_twice_leaves_the_same_file(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", TASK)
     record(tmp_path, TASK, folder)

@@ -111,6 +111,27 @@ def test_cells_that_fall_short_are_listed_with_what_is_allowed(tmp_path: Path) -
     assert "| not looked into yet |" in text, "of another dataset"
 
 
+def test_what_operators_weigh_is_shown_where_it_is_known(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    learned = {
+        "operators.0.temperature": 3.059,
+        "classifier.temperature": 19.2,
+        "scale attributes": 0.908,
+        "scale identity-nn": -0.75,
+    }
+    for seed, known in ((0, learned), (1, None)):
+        task = Task(AUX, "fast", seed)
+        folder = make_run(tmp_path / str(seed), task, {name: {"mean": 41.0 + seed, "ci95": 0.5} for name in MEASURES})
+        if known:
+            (folder / "epochs.jsonl").write_text(json.dumps({"epoch": 3, "learned": known}) + "\n")
+        record(results, task, folder)
+    text = text_of(results)
+    section = text[text.index("## What operators came to weigh") :]
+    assert "| cub 1-shot gcgpn-aux fast-0 | 3.06 | attributes 0.91, identity-nn -0.75 | 41.00 | 41.00 |" in section
+    assert "fast-1" not in section[: section.index("## The last epoch")]
+    assert "What operators came to weigh" not in text_of(make_ledger(tmp_path / "other", {(AUX, "fast"): {"h_mean": [44.0]}}))
+
+
 def test_where_no_cell_falls_short_none_is_listed(tmp_path: Path) -> None:
     text = text_of(make_ledger(tmp_path / "results", {(FC, "fast"): {"h_mean": [60.0], "joint_joint": [60.0]}}))
     assert "1 of 1 cells reach the paper (100 %)" in text

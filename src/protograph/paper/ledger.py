@@ -36,6 +36,7 @@ class Entry:
     """One file of the ledger.
 
     measures, epoch: of the epoch that validation chose; `last` are those of the last one
+    learned: temperatures and scales of the chosen epoch, by name; none where they were not kept
     """
 
     task: Task
@@ -45,6 +46,7 @@ class Entry:
     last_epoch: int
     config: RunConfig
     versions: str
+    learned: Mapping[str, float] = field(default_factory=dict)
 
 
 def table_path(results: Path) -> Path:
@@ -69,11 +71,13 @@ def record(results: Path, task: Task, folder: Path) -> Entry:
     own = Task(Cell(config.dataset, config.shots, config.variant, others), config.recipe.name, config.seed)
     if own != task:
         raise InputError(f"{folder} holds {own}, not {task}: choose another --runs, or remove the folder")
+    chosen = [line for line in run.history if line["epoch"] == measured["epoch"]]
     finished = datetime.fromtimestamp((folder / "measures.json").stat().st_mtime, UTC)
     content = {
         **{name: measured[name] for name in KEYS},
         **({"relations": list(others)} if others else {}),
         **{name: value for name, value in measured.items() if name not in KEYS},
+        **({"learned": chosen[0]["learned"]} if chosen else {}),
         "fingerprint": config.fingerprint,
         "finished": finished.isoformat(timespec="seconds"),
         "configuration": {**config.to_dict(), "relations": list(relations)},  # by label: paths mean nothing elsewhere
@@ -99,7 +103,8 @@ def read_entry(results: Path, path: Path) -> Entry:
         raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
     if entry_path(results, task) != path:
         raise InputError(f"{path} holds the numbers of {task}: move it back to {entry_path(results, task)}, or remove it")
-    return Entry(task, measures, content["epoch"], last_measures, last["epoch"], config, versions)
+    learned = content.get("learned", {})
+    return Entry(task, measures, content["epoch"], last_measures, last["epoch"], config, versions, learned)
 
 
 def _measures(content: Mapping[str, Mapping[str, float]]) -> Measures:

@@ -83,7 +83,7 @@ def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: s
     known = {name: cells for name, cells in by_recipe.items() if cells}
     blocks = [Heading(1, "Results"), *_introduction(ledger, known, folder)]
     if ledger and not any(task.cell in published() or task.cell in FIGURE for task in ledger):
-        return blocks + _others(known) + _study(known) + _tried(notes.trials) + _last_epochs(ledger)
+        return blocks + _others(known) + _study(known) + _tried(notes.trials) + _learned(ledger) + _last_epochs(ledger)
     blocks += [Heading(2, "Where we stand"), *_standing(ledger, known)]
     for table, title in TITLES.items():
         for shots in sorted({row.cell.shots for row in gfsl_rows() if row.table == table}):
@@ -92,7 +92,7 @@ def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: s
     blocks += [Heading(2, "Novel-Novel beside few-shot methods"), Paragraph(FEW_SHOT), few_shot_table(known)]
     blocks += _study(known) + _others(known)
     blocks += [Heading(2, "The paper's conclusions"), *_conclusions(conclusions(ledger))]
-    return blocks + _falling_short(known, notes) + _tried(notes.trials) + _last_epochs(ledger)
+    return blocks + _falling_short(known, notes) + _tried(notes.trials) + _learned(ledger) + _last_epochs(ledger)
 
 
 def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str) -> list[Block]:
@@ -240,6 +240,12 @@ LAST = (
     "All numbers above are of the epoch that was best on the validation classes. These are few, so what each run has after "
     "its last epoch stands here."
 )
+LEARNED = (
+    "The temperature of the relation's softmax and the scales of operators in the chosen epoch, all from 1. Of scales on the "
+    "same rows only proportions count: what a novel class takes from relations beside its own examples is the scale of the "
+    "relation (of its blocks sn and nn) beside that of identity-nn."
+)
+SCALE = "scale "
 FEW_SHOT = (
     "5-way Novel-Novel on miniImageNet. Few-shot methods as the paper quotes them; below, models for the joint label space as "
     "it published them and as measured here. Theirs had 600 training pictures per class, ours 500."
@@ -280,6 +286,25 @@ def _last_epochs(ledger: Mapping[Task, Entry]) -> list[Block]:
     head = ("run", "chosen", "last", *(f"{MEASURES[name]} of {which}" for name in COUNTED for which in ("chosen", "last")))
     table = Grid.of(head, rows, 1)
     return [Heading(2, "The last epoch instead of the chosen one"), Paragraph(LAST), Details("Every run", (table,))]
+
+
+def _learned(ledger: Mapping[Task, Entry]) -> list[Block]:
+    """What training made of the temperatures and scales of operators, which tell whether relations are used."""
+    rows = []
+    for task, entry in sorted(ledger.items()):
+        scales = {name.removeprefix(SCALE): value for name, value in entry.learned.items() if name.startswith(SCALE)}
+        sharp = [
+            value for name, value in entry.learned.items() if name.startswith("operators.") and name.endswith("temperature")
+        ]
+        if sharp and find_variant(task.cell.variant).scales:
+            weighed = ", ".join(f"{label} {value:.2f}" for label, value in scales.items())
+            counted = (f"{entry.measures[name].mean:.2f}" for name in COUNTED)
+            rows.append((str(task), ", ".join(f"{value:.2f}" for value in sharp), weighed, *counted))
+    if not rows:
+        return []
+    head = ("run", "temperature", "scales", *(MEASURES[name] for name in COUNTED))
+    table = Grid(head, tuple(rows), (False, True, False, *(True for _ in COUNTED)))
+    return [Heading(2, "What operators came to weigh"), Paragraph(LEARNED), Details("Every run of which it is known", (table,))]
 
 
 def _study(known: Known) -> list[Block]:
