@@ -12,7 +12,7 @@ from paper.made_up import make_ledger
 from protograph.data import Dataset
 from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS
 from protograph.paper.ledger import read_ledger, scores
-from protograph.paper.plots import LOOKS, fullest_recipe, missing_shots, semantic_figure, semantic_operator, shots_figure
+from protograph.paper.plots import LOOKS, SEED, fullest_recipe, missing_shots, semantic_figure, semantic_operator, shots_figure
 from protograph.paper.published import Cell, published
 
 
@@ -35,7 +35,9 @@ def test_the_figure_has_what_the_ledger_has_and_the_papers_numbers(tmp_path: Pat
         assert line.get_ydata().tolist() == pytest.approx(means, nan_ok=True)
         drawn = [segment for segment in bars[0].get_segments() if len(segment)]
         halves = [half for segment in drawn if math.isfinite(half := (segment[1][1] - segment[0][1]) / 2)]
-        assert halves == pytest.approx([expected[k].spread for k in sorted(expected)])
+        assert halves == pytest.approx([expected[k].ci95 for k in sorted(expected)])  # however many seeds there are
+    dots = [value for line in axes.lines if line.get_markersize() == SEED["markersize"] for value in line.get_ydata()]
+    assert dots == [47.0, 49.0]  # of a single seed the mean says all
     hollow = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
     for variant, line in zip(FIGURE_VARIANTS, hollow, strict=True):
         assert line.get_ydata().tolist() == [published()[Cell("cub", k, variant)]["joint_joint"].mean for k in (1, 5)]
@@ -52,8 +54,21 @@ def test_without_colour_the_lines_still_differ_and_the_letters_can_be_read() -> 
     labels = [*axes.get_xticklabels(), *axes.get_yticklabels(), axes.xaxis.label, *figure.legends[0].get_texts()]
     assert all(text.get_fontsize() >= 7 for text in labels)
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "3", "5", "10"]
-    letters = shots_figure({}, "letters")
-    assert not any("paper" in text.get_text() for text in letters.legends[0].get_texts())
+    plt.close("all")
+
+
+def test_the_legend_names_what_is_drawn(tmp_path: Path) -> None:
+    cell = Cell("letters", 1, "gcgpn-aux")
+    models = 6
+    for dataset, seeds, expected in (
+        ("cub", [], ["bars: 95 % over episodes", "hollow: the paper"]),
+        ("letters", [47.0], ["bars: 95 % over episodes"]),
+        ("letters", [47.0, 49.0], ["bars: 95 % over episodes", "dots: single seeds"]),
+    ):
+        values = {(cell, "demo"): {"joint_joint": seeds}} if seeds else {}
+        known = scores(read_ledger(make_ledger(tmp_path / f"{dataset}-{len(seeds)}", values), new=True), "demo")
+        texts = [text.get_text() for text in shots_figure(known, dataset).legends[0].get_texts()]
+        assert texts[models:] == expected
     plt.close("all")
 
 

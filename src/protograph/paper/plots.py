@@ -34,12 +34,18 @@ LOOKS: dict[str, dict[str, Any]] = {
 HOLLOW: dict[str, Any] = {
     "marker": "o", "linestyle": "", "markersize": 6, "markerfacecolor": "none", "markeredgewidth": 0.8,
 }  # fmt: skip
+BAR: dict[str, Any] = {"marker": "|", "linestyle": "", "markersize": 8, "markeredgewidth": 0.8}
+SEED: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 2, "markeredgewidth": 0, "alpha": 0.7}
+
+
+def figure_cells(dataset: str) -> list[Cell]:
+    """Cells of the figure of Joint-Joint against K."""
+    return [Cell(dataset, shots, variant) for shots in FIGURE_SHOTS for variant in FIGURE_VARIANTS]
 
 
 def missing_shots(known: Mapping[Cell, Scores], dataset: str = "cub") -> list[Cell]:
-    """Cells of the figure of Joint-Joint against K that are not known."""
-    cells = [Cell(dataset, shots, variant) for shots in FIGURE_SHOTS for variant in FIGURE_VARIANTS]
-    return [cell for cell in cells if cell not in known]
+    """Those of them that are not known."""
+    return [cell for cell in figure_cells(dataset) if cell not in known]
 
 
 def listed(missing: Sequence[Cell]) -> str:
@@ -60,13 +66,15 @@ def fullest_recipe(ledger: Mapping[Task, Entry], dataset: str) -> str:
 
 
 def shots_figure(known: Mapping[Cell, Scores], dataset: str = "cub") -> Figure:
-    """Joint-Joint against the number of shots, ours with its interval, the paper's hollow; what is not known is left out."""
+    """Joint-Joint against the number of shots: the mean over seeds, the 95 % interval over test episodes, and every seed.
+
+    The paper's numbers are hollow; what is not known is left out.
+    """
     with matplotlib.rc_context({"font.size": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}):
-        figure, axes = plt.subplots(figsize=(COLUMN, 3.1), layout="constrained")
+        figure, axes = plt.subplots(figsize=(COLUMN, 3.3), layout="constrained")
         for place, variant in enumerate(FIGURE_VARIANTS):
-            _draw_line(
-                axes, known, dataset, variant, 1.025 ** (place - 2.5)
-            )  # side by side, so that intervals can be told apart
+            shift = 1.04 ** (place - 2.5)  # side by side, so that intervals can be told apart
+            _draw_line(axes, known, dataset, variant, shift)
         axes.set_xscale("log")
         axes.set_xticks(FIGURE_SHOTS, [str(shots) for shots in FIGURE_SHOTS], minor=False)
         axes.set_xticks([], minor=True)
@@ -74,6 +82,9 @@ def shots_figure(known: Mapping[Cell, Scores], dataset: str = "cub") -> Figure:
         axes.set(xlabel="shots K", ylabel="Joint-Joint [%]")
         axes.grid(alpha=0.3, linewidth=0.5)
         handles = [Line2D([], [], markersize=4, label=MODEL_OF[variant], **LOOKS[variant]) for variant in FIGURE_VARIANTS]
+        handles.append(Line2D([], [], color="0.3", label="bars: 95 % over episodes", **BAR))
+        if any(len(known[cell]["joint_joint"].values) > 1 for cell in figure_cells(dataset) if cell in known):
+            handles.append(Line2D([], [], color="0.3", label="dots: single seeds", **SEED))
         if dataset in PAPER_DATASETS:
             handles.append(Line2D([], [], color="0.3", label="hollow: the paper", **HOLLOW))
         figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=7, frameon=False, handlelength=3.2)
@@ -84,8 +95,10 @@ def _draw_line(axes: Axes, known: Mapping[Cell, Scores], dataset: str, variant: 
     cells = {k: Cell(dataset, k, variant) for k in FIGURE_SHOTS}
     own = {k * shift: known[cell]["joint_joint"] if cell in known else None for k, cell in cells.items()}
     means = [score.mean if score else math.nan for score in own.values()]  # where nothing is known the line is broken
-    spreads = [score.spread if score else math.nan for score in own.values()]
-    axes.errorbar(list(own), means, spreads, markersize=4, elinewidth=0.8, capsize=1.5, **LOOKS[variant])
+    intervals = [score.ci95 if score else math.nan for score in own.values()]
+    axes.errorbar(list(own), means, intervals, markersize=4, elinewidth=0.8, capsize=1.5, **LOOKS[variant])
+    seeds = [(k, value) for k, score in own.items() if score and len(score.values) > 1 for value in score.values]
+    axes.plot([1.018 * k for k, _ in seeds], [value for _, value in seeds], color=LOOKS[variant]["color"], **SEED)
     theirs = {k * shift: published()[cell]["joint_joint"].mean for k, cell in cells.items() if cell in published()}
     axes.plot(list(theirs), list(theirs.values()), **{**LOOKS[variant], **HOLLOW, "marker": LOOKS[variant]["marker"]})
 
