@@ -71,6 +71,12 @@ class Grid:
         """A table whose first `names` columns hold words and all others numbers."""
         return cls(tuple(head), tuple(tuple(row) for row in rows), tuple(place >= names for place in range(len(head))))
 
+    def columns(self, places: Iterable[int]) -> "Grid":
+        """Of all columns only these."""
+        places = list(places)
+        head, right = (tuple(line[place] for place in places) for line in (self.head, self.right))
+        return Grid(head, tuple(tuple(row[place] for place in places) for row in self.rows), right)
+
 
 @dataclass(frozen=True)
 class Details:

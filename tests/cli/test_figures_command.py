@@ -1,14 +1,18 @@
 """protograph figures"""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from paper.made_up import make_ledger
 from protograph.data import DATASETS, Dataset, Source
+from protograph.paper.ledger import Score
 from protograph.paper.published import Cell
+from protograph.paper.table import few_shot_table
 
 
 def figures(*words: str | Path) -> Result:
@@ -41,13 +45,31 @@ def test_what_is_missing_is_named_and_the_rest_drawn(results: Path) -> None:
 def test_the_few_shot_comparison_is_printed(results: Path) -> None:
     result = figures("few-shot")
     assert result.exit_code == 0, result.stderr
-    (row,) = [line for line in result.stdout.splitlines() if "GcGPN-aux-split" in line]
-    assert [cell.strip() for cell in row.strip("│").split("│")] == [
-        "GcGPN-aux-split", "GFSL", "60.40 ± 0.71", "73.31 ± 0.62", "", "75.00 ± 0.50 ▲",
+    one, five = [line for line in result.stdout.splitlines() if "GcGPN-aux-split" in line]
+    assert [cell.strip() for cell in one.strip("│").split("│")] == ["GcGPN-aux-split", "GFSL", "60.40 ± 0.71"]
+    assert [cell.strip() for cell in five.strip("│").split("│")] == [
+        "GcGPN-aux-split", "GFSL", "73.31 ± 0.62", "75.00 ± 0.50 ▲",
     ]  # fmt: skip
     rows = json.loads(figures("few-shot", "--json").stdout)["few-shot"]
     assert rows[0]["method"] == "Matching Network"
     assert not Path("figures").exists()
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_the_few_shot_comparison_fits_a_terminal_with_every_number_whole(width: int) -> None:
+    from protograph.cli.figures import as_table, of_shots
+
+    known = {Cell("mini-imagenet", k, "gcgpn-aux"): {"novel_novel": Score((50.0 + k,), 0.5)} for k in (1, 5)}
+    table = of_shots(few_shot_table({"paper": known, "fast": known}), 5)
+    assert table.head == ("method", "kind", "published", "here by `paper`", "here by `fast`")
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(as_table(table, "title"))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    cells = [line.strip("│").split("│") for line in lines if line.startswith("│")]
+    for place in range(5):  # however they are broken
+        shown = "".join(row[place] for row in cells).replace(" ", "")
+        assert shown == "".join(row[place].strip("*") for row in table.rows).replace(" ", "")
 
 
 def test_operators_of_a_datasets_default_relations_are_drawn(

@@ -1,5 +1,6 @@
 """protograph figures"""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Root
 from protograph.config import RECIPES
 from protograph.data import find_source, open_dataset
-from protograph.document import Grid
+from protograph.document import MARKS, Grid
 from protograph.errors import InputError, unknown
 from protograph.figures import save
 from protograph.paper.ledger import read_ledger, scores
@@ -20,6 +21,11 @@ from protograph.paper.published import PAPER_DATASETS
 from protograph.paper.table import few_shot_table
 
 FIGURES = ("shots", "few-shot", "operators")
+SIGNS = (
+    "±: 95 % interval over episodes; of several seeds, their standard deviation\n"
+    + ", ".join(f"{sign} {where}" for where, sign in MARKS.items())
+    + " the paper's interval"
+)
 
 
 @reported
@@ -79,7 +85,9 @@ def figures_command(
         table = few_shot_table(by_recipe)
         answer["few-shot"] = [dict(zip(table.head, row, strict=True)) for row in table.rows]
         if not as_json:
-            show(None, as_table(table, "5-way Novel-Novel on miniImageNet beside few-shot methods"), False)
+            for shots, caption in ((1, None), (5, SIGNS)):
+                title = f"{shots}-shot 5-way Novel-Novel on miniImageNet beside few-shot methods"
+                show(None, as_table(of_shots(table, shots), title, caption), False)
     if "operators" in chosen:
         for name in dataset or PAPER_DATASETS:
             opened = open_dataset(name, None if find_source(name).built_in else root, progress)
@@ -92,11 +100,20 @@ def figures_command(
         show(answer, None, True)
 
 
-def as_table(grid: Grid, title: str) -> Table:
+def of_shots(grid: Grid, shots: int) -> Grid:
+    """Of a table with numbers for several K those for one, without columns that have none: this fits a terminal."""
+    of_k = f", {shots}-shot"
+    there = [any(row[place] for row in grid.rows) for place in range(len(grid.head))]
+    names = [not right for right in grid.right]
+    kept = grid.columns(place for place, text in enumerate(grid.head) if names[place] or (of_k in text and there[place]))
+    return replace(kept, head=tuple(text.removesuffix(of_k) for text in kept.head))
+
+
+def as_table(grid: Grid, title: str, caption: str | None = None) -> Table:
     """A document's table for the terminal, bold where it is bold."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for text, right in zip(grid.head, grid.right, strict=True):
-        table.add_column(escape(text.replace("`", "")), justify="right" if right else "left", no_wrap=True)
+        table.add_column(escape(text.replace("`", "")), justify="right" if right else "left", overflow="fold")
     for row in grid.rows:
         table.add_row(*(f"[bold]{escape(text.strip('*'))}[/]" if text.startswith("**") else escape(text) for text in row))
     return table
