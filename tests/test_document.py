@@ -35,7 +35,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "br"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -81,8 +81,61 @@ def test_a_page_needs_nothing_beside_it_and_fits_a_phone() -> None:
     assert "width=device-width" in text
     assert "prefers-color-scheme: dark" in text
     assert not re.search(r"https?:|src=\"(?!data:)|@import|url\(", text)
-    assert page.of("div")[0]["class"] == "scroll"
-    assert [cell["class"] for cell in page.of("td")] == ["name", "right"]
+    assert [part["class"] for part in page.of("div")] == ["figures", "scroll"]
+    assert [cell.get("scope") for cell in page.of("th")] == ["col", None, "row"]
+    assert [cell["class"] for cell in page.of("td")] == ["right"]
+    assert "position: sticky" in STYLE
+
+
+def test_what_names_a_row_stands_in_its_first_cell() -> None:
+    rows = [("GcGPN", "published", "1", ""), ("", "here", "2", "why")]
+    text = as_html("t", [Grid(("", "", "H-Mean", ""), tuple(rows), (False, False, True, False))])
+    assert len(Page(text).of("th")) == 5  # names have one column between them; the last one stands behind a number
+    assert re.findall(r'scope="row" class="name">(.*?)</th>', text) == [
+        "<span>GcGPN</span> <span>published</span>", "<span></span> <span>here</span>",
+    ]  # fmt: skip
+    assert Page(as_html("t", [Grid.of(("a", "b", "c"), [("d", "e", "1")], 2)])).of("span") == []
+
+
+def test_numbers_are_broken_before_their_interval_alone_and_their_headings_at_commas() -> None:
+    page = Page(as_html("t", [Grid.of(("a, b", "c d, e"), [("f, g", "**1.5 ± 0.5** ▲"), ("h", "5 %")])]))
+    assert [text for text in page.texts if text.strip() and text != STYLE] == [
+        "t", "a, b", "c d,", "e", "f, g", "1.5 ±\u00a00.5", "▲", "h", "5\u00a0%",
+    ]  # fmt: skip
+    assert "</b>\u00a0<span" in as_html("t", [Grid.of(("a", "b"), [("c", "**1.5 ± 0.5** ▲")])])
+
+
+def test_columns_of_sentences_have_room() -> None:
+    page = Page(as_html("t", [Grid(("a", "b", "c"), (("d", "e", "f" * 41), ("g", "h" * 40, "")), (False,) * 3)]))
+    assert [cell["class"] for cell in page.of("td")] == ["name", "text"] * 2
+
+
+def test_a_page_of_many_sections_begins_with_links_to_them() -> None:
+    blocks: list[Block] = [
+        Heading(1, "all"),
+        Paragraph("opening"),
+        *(Heading(2, f"a & {name}") for name in "aabc"),
+        Heading(3, "x"),
+    ]
+    text = as_html("t", blocks)
+    page = Page(text)
+    links = [link["href"] for link in page.of("a")]
+    assert links == [f"#{section['id']}" for section in page.of("section")]
+    assert len(set(links)) == 4  # also of those that are called the same
+    assert [part for part in page.texts if part.strip()][2:8] == ["all", "a & a", "a & a", "a & b", "a & c", "opening"]
+    assert not Page(as_html("t", blocks[:5])).of("a")
+
+
+def test_pictures_in_a_row_stand_side_by_side() -> None:
+    picture = Picture(b"", "png", "")
+    page = Page(as_html("t", [picture, picture, Paragraph("between"), picture]))
+    assert [tag for tag, _ in page.tags if tag in ("div", "figure", "p")] == ["div", "figure", "figure", "p", "div", "figure"]
+    assert all(group["class"] == "figures" for group in page.of("div"))
+
+
+def test_some_columns_of_a_table() -> None:
+    grid = Grid.of(("a", "b", "c"), [("d", "1", "2"), ("e", "3", "4")])
+    assert grid.columns([0, 2]) == Grid(("a", "c"), (("d", "2"), ("e", "4")), (False, True))
 
 
 def test_markdown_reads_as_it_is_written() -> None:

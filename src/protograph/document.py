@@ -6,9 +6,11 @@ Texts may have **bold** and `code` in them; what comes from elsewhere (class nam
 import base64
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
+SENTENCE = 40  # a column with a text longer than that has sentences, and so needs some width
 MARKS = {"above": "▲", "within": "●", "below": "▼"}
 
 STYLE = """
@@ -22,14 +24,27 @@ body { margin: 0 auto; max-width: 74rem; padding: 1rem 1rem 4rem; background: va
 h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
 h3 { font-size: 1.02rem; margin: 1.6rem 0 .4rem; } p { margin: .6rem 0; } li { margin: .35rem 0; } ul { padding-left: 1.2rem; }
 code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .9em; background: var(--shade); padding: 0 .2em; }
-.scroll { overflow-x: auto; margin: .6rem 0; border: 1px solid var(--line); border-radius: .3rem; }
-table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { padding: .3rem .55rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-tr:last-child td { border-bottom: 0; } th { background: var(--shade); font-weight: 600; white-space: nowrap; }
-td.right, th.right { text-align: right; white-space: nowrap; } td.name { min-width: 4.5rem; }
-td.name:first-child { min-width: 7.5rem; } td.name:last-child:not(:first-child) { min-width: 11rem; }
+nav { margin: .8rem 0; padding: .5rem .8rem; border: 1px solid var(--line); border-radius: .3rem; }
+nav ul { columns: 16rem; list-style: none; margin: 0; padding: 0; font-size: .86rem; line-height: 1.35; }
+nav li { break-inside: avoid; margin: 0; padding: .1rem 0 .1rem .8em; text-indent: -.8em; }
+nav a { color: var(--within); text-decoration: none; } nav a:hover { text-decoration: underline; }
+.scroll { overflow-x: auto; margin: .6rem 0; border: 1px solid var(--line); border-radius: .3rem;
+  background: linear-gradient(90deg, transparent, var(--paper) 60%) right / 2rem 100% no-repeat local,
+    linear-gradient(90deg, transparent, var(--line)) right / .9rem 100% no-repeat; } /* a shade where more is hidden */
+table { border-collapse: separate; border-spacing: 0; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: .3rem .5rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+tbody tr:last-child > * { border-bottom: 0; } tbody th { background: var(--paper); font-weight: normal; }
+thead th { background: var(--shade); font-weight: 600; vertical-align: bottom; }
+.right { text-align: right; } td.right { white-space: nowrap; } .text { min-width: 11rem; }
+th:first-child { position: sticky; left: 0; min-width: 7.5rem; border-right: 1px solid var(--line); }
+th:first-child > span:not(:last-child) { display: inline-block; min-width: 8rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: 0 1.2rem; }
 figure { margin: 1rem 0; } figcaption { color: var(--faint); font-size: .88rem; margin-top: .3rem; }
 figure img { display: block; width: min(100%, 36rem); height: auto; background: #fff; border-radius: .3rem; padding: .2rem; }
+@media (max-width: 40rem) { body { padding: .6rem .6rem 3rem; } nav ul { columns: 2; column-gap: 1rem; }
+  table { font-size: .78rem; } th, td { padding: .25rem .3rem; } td.right { white-space: normal; }
+  th:first-child { min-width: 6.2rem; } th:first-child > span { text-wrap: balance; }
+  th:first-child > span:not(:empty) { display: block; min-width: 0; } th:first-child > span:empty { display: none; } }
 .above { color: var(--above); } .within { color: var(--within); } .below { color: var(--below); }
 details { border: 1px solid var(--line); border-radius: .3rem; padding: .1rem .7rem; margin: .5rem 0; }
 summary { cursor: pointer; padding: .35rem 0; }
@@ -74,8 +89,8 @@ class Grid:
     def columns(self, places: Iterable[int]) -> "Grid":
         """Of all columns only these."""
         places = list(places)
-        head, right = (tuple(line[place] for place in places) for line in (self.head, self.right))
-        return Grid(head, tuple(tuple(row[place] for place in places) for row in self.rows), right)
+        head, *rows = (tuple(row[place] for place in places) for row in (self.head, *self.rows))
+        return Grid(head, tuple(rows), tuple(self.right[place] for place in places))
 
 
 @dataclass(frozen=True)
@@ -128,49 +143,90 @@ def as_markdown(blocks: Iterable[Block]) -> str:
 
 
 def as_html(title: str, blocks: Iterable[Block]) -> str:
-    """The document as one page that needs nothing beside it: no network, no script, no other file."""
+    """The document as one page that needs nothing beside it: no network, no script, no other file.
+
+    A page of several sections, which begin at headings of level 2, lists them below its title.
+    """
+    (_, opening), *sections = _sections(blocks)
+    links = [f'<li><a href="#section-{place}">{_inline(text)}</a></li>' for place, (text, _) in enumerate(sections, 1)]
+    contents = f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>' if len(links) > 3 else ""
+    below = 1 if opening and isinstance(opening[0], Heading) else 0
+    parts = [_body(opening[:below]), contents, _body(opening[below:])]
+    parts += [f'<section id="section-{place}">\n{_body(own)}\n</section>' for place, (_, own) in enumerate(sections, 1)]
+    body = "\n".join(filter(None, parts))
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{html.escape(title)}</title>\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n{_body(blocks)}\n</body>\n</html>\n"
+        f"<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
+
+
+def _sections(blocks: Iterable[Block]) -> list[tuple[str, list[Block]]]:
+    """What comes before the first heading of level 2, without a title, and then what each of these begins."""
+    sections: list[tuple[str, list[Block]]] = [("", [])]
+    for block in blocks:
+        if isinstance(block, Heading) and block.level == 2:
+            sections.append((block.text, []))
+        sections[-1][1].append(block)
+    return sections
 
 
 def _body(blocks: Iterable[Block]) -> str:
     parts: list[str] = []
-    for block in blocks:
-        match block:
-            case Heading(level, text):
-                parts.append(f"<h{level}>{_inline(text)}</h{level}>")
-            case Paragraph(text):
-                parts.append(f"<p>{_inline(text)}</p>")
-            case Bullets(items):
-                parts.append("<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>")
-            case Grid():
-                parts.append(_table(block))
-            case Details(text, inner):
-                parts.append(f"<details><summary>{_inline(text)}</summary>{_body(inner)}</details>")
-            case Picture(content, kind, caption):
-                data = base64.b64encode(content).decode()
-                alt = html.escape(_bare(caption))
-                image = f'<img alt="{alt}" src="data:image/{kind};base64,{data}">'
-                parts.append(f"<figure>{image}<figcaption>{_inline(caption)}</figcaption></figure>")
+    for pictures, group in groupby(blocks, lambda block: isinstance(block, Picture)):
+        shown = "\n".join(map(_element, group))
+        parts.append(f'<div class="figures">\n{shown}\n</div>' if pictures else shown)
     return "\n".join(parts)
 
 
-def _table(grid: Grid) -> str:
-    def row(tag: str, cells: Sequence[str]) -> str:
-        kinds = ['class="right"' if side else 'class="name"' for side in grid.right]
-        return (
-            "<tr>"
-            + "".join(f"<{tag} {kind}>{_inline(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
-            + "</tr>"
-        )
+def _element(block: Block) -> str:
+    match block:
+        case Heading(level, text):
+            return f"<h{level}>{_inline(text)}</h{level}>"
+        case Paragraph(text):
+            return f"<p>{_inline(text)}</p>"
+        case Bullets(items):
+            return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
+        case Grid():
+            return _table(block)
+        case Details(text, inner):
+            return f"<details><summary>{_inline(text)}</summary>{_body(inner)}</details>"
+        case Picture(content, kind, caption):
+            data = base64.b64encode(content).decode()
+            image = f'<img alt="{html.escape(_bare(caption))}" src="data:image/{kind};base64,{data}">'
+            return f"<figure>{image}<figcaption>{_inline(caption)}</figcaption></figure>"
 
-    body = "\n".join(row("td", cells) for cells in grid.rows)
-    return (
-        f'<div class="scroll" tabindex="0"><table><thead>{row("th", grid.head)}</thead><tbody>\n{body}\n</tbody></table></div>'
-    )
+
+def _table(grid: Grid) -> str:
+    """A table that scrolls below its first column.
+
+    Columns of words that have no heading of their own stand there too, so that all that names a row stays in sight.
+    """
+    headed = (place for place, text in enumerate(grid.head) if place and (text or grid.right[place]))
+    first = next(headed, len(grid.head))
+    columns = zip(*grid.rows, strict=True) if grid.rows else [()] * len(grid.head)
+    kinds = [
+        "right" if right else "text" if max(map(len, column), default=0) > SENTENCE else "name"
+        for right, column in zip(grid.right, columns, strict=True)
+    ]
+
+    def row(tag: str, scope: str, texts: Sequence[str]) -> str:
+        name = " ".join(f"<span>{text}</span>" for text in texts[:first]) if first > 1 else texts[0]
+        others = zip(kinds[first:], texts[first:], strict=True)
+        cells = "".join(f'<{tag} class="{kind}">{text}</{tag}>' for kind, text in others)
+        return f'<tr><th scope="{scope}" class="{kinds[0]}">{name}</th>{cells}</tr>'
+
+    def texts(cells: Sequence[str], of_number: Callable[[str], str]) -> list[str]:
+        return [of_number(cell) if right else _inline(cell) for cell, right in zip(cells, grid.right, strict=True)]
+
+    head = row("th", "col", texts(grid.head, lambda text: _inline(text).replace(", ", ",<br>")))
+    body = "\n".join(row("td", "row", texts(cells, lambda text: _inline(_unbroken(text)))) for cells in grid.rows)
+    return f'<div class="scroll" tabindex="0"><table><thead>{head}</thead><tbody>\n{body}\n</tbody></table></div>'
+
+
+def _unbroken(number: str) -> str:
+    """A number that is broken, if at all, before its ±."""
+    return " ±".join(part.replace(" ", "\u00a0") for part in number.split(" ±"))
 
 
 _TOKENS = re.compile(r"\\([\\`*|<])|\*\*(.+?)\*\*|`(.+?)`|([▲●▼])")
