@@ -6,7 +6,7 @@ import pytest
 
 from paper.made_up import make_ledger
 from protograph.data import DATASETS, Dataset, Source
-from protograph.document import Picture, as_html
+from protograph.document import Heading, Picture, as_html
 from protograph.paper.page import results_document
 from protograph.paper.published import Cell
 from protograph.progress import Silent
@@ -29,22 +29,38 @@ def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results
     blocks = results_document(results, None, Silent())
     page = as_html("Results", blocks)
     assert "&lt;b&gt;bold&lt;/b&gt; guess" in page
-    assert '30.00 ± 0.50 <span class="below"' in page
-    assert '60.00 ± 0.50 <span class="above"' in page
+    assert '30.00 ±\u00a00.50\u00a0<span class="below"' in page
+    assert '60.00 ±\u00a00.50\u00a0<span class="above"' in page
     assert "The paper&#x27;s conclusions" in page
     assert "Novel-Novel beside few-shot methods" in page
     (figure,) = [block for block in blocks if isinstance(block, Picture)]
     assert "Missing: 1-shot gcgpn-aux-split, gcgpn, " in figure.caption
     assert "; 2-shot gcgpn-aux-split" in figure.caption
     assert "`fast`" in figure.caption
+    assert "95 % intervals over test episodes" in figure.caption
     assert "The operator of cub is drawn where its files are" in page
+
+
+def test_figures_stand_before_the_tables(results: Path) -> None:
+    titles = [block.text for block in results_document(results, None, Silent()) if isinstance(block, Heading)]
+    assert titles[:4] == ["Results", "Where we stand", "Figures", "miniImageNet, 1-shot"]
+
+
+def test_without_cells_of_the_papers_datasets_these_are_left_out(tmp_path: Path) -> None:
+    values = {(Cell("letters", k, "gcgpn-aux"), "demo"): {"joint_joint": [40.0]} for k in (1, 2)}
+    blocks = results_document(make_ledger(tmp_path / "results", values), None, Silent())
+    captions = [block.caption for block in blocks if isinstance(block, Picture)]
+    assert [caption.partition(" in a test")[0] for caption in captions] == [
+        f"The operator that a fresh model makes of letters's {relation}" for relation in ("base", "accent")
+    ]
+    assert [block.text for block in blocks if isinstance(block, Heading)][:2] == ["Results", "Figures"]
 
 
 def test_a_dataset_that_is_not_there_is_named_and_the_rest_is_shown(results: Path, tmp_path: Path) -> None:
     page = as_html("Results", results_document(results, tmp_path, Silent()))
     assert "The operator of mini-imagenet is drawn where its files are: no miniImageNet at" in page
     assert "The operator of cub is drawn where its files are: no CUB" in page
-    assert '60.00 ± 0.50 <span class="above"' in page
+    assert '60.00 ±\u00a00.50\u00a0<span class="above"' in page
 
 
 def test_operators_are_drawn_where_the_files_are(

@@ -1,40 +1,57 @@
 """The page on all results: what RESULTS.md says, and the paper's figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from protograph.data import find_root, find_source, open_dataset
-from protograph.document import Block, Heading, Paragraph, Picture, plain
+from protograph.document import Block, Grid, Heading, Paragraph, Picture, plain
 from protograph.errors import InputError
 from protograph.figures import drawn
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, read_ledger, read_notes, scores
-from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
+from protograph.paper.plots import figure_cells, fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
 from protograph.paper.published import PAPER_DATASETS
 from protograph.paper.table import document
 from protograph.progress import Progress
 
 
 def results_document(results: Path, root: Path | None, progress: Progress) -> list[Block]:
-    """All of a ledger; the operators of datasets whose files are there, at `root` or where PROTOGRAPH_DATA says."""
+    """All of a ledger, with the figures before its tables.
+
+    Operators are drawn of datasets whose files are there, at `root` or where PROTOGRAPH_DATA says. Of the paper's datasets
+    nothing is said where all cells are of others.
+    """
     ledger = read_ledger(results)
-    datasets = list(dict.fromkeys([*PAPER_DATASETS, *(task.cell.dataset for task in sorted(ledger))]))
-    blocks = [*document(ledger, read_notes(results), results.resolve().name), Heading(2, "Figures")]
+    own = dict.fromkeys(task.cell.dataset for task in sorted(ledger))
+    datasets = own if own and not own.keys() & set(PAPER_DATASETS) else dict.fromkeys([*PAPER_DATASETS, *own])
+    figures: list[Block] = [Heading(2, "Figures")]
     for name in datasets:
-        blocks += _shots(ledger, name)
+        figures += _shots(ledger, name)
     for name in datasets:
-        blocks += _operators(name, root, progress)
-    return blocks
+        figures += _operators(name, root, progress)
+    blocks = document(ledger, read_notes(results), results.resolve().name)
+    place = _first_table(blocks)
+    return [*blocks[:place], *figures, *blocks[place:]]
+
+
+def _first_table(blocks: Sequence[Block]) -> int:
+    """Where the section of the first table begins."""
+    table = next((place for place, block in enumerate(blocks) if isinstance(block, Grid)), len(blocks))
+    return max((place for place, block in enumerate(blocks[:table]) if isinstance(block, Heading)), default=table)
 
 
 def _shots(ledger: Mapping[Task, Entry], dataset: str) -> list[Block]:
     recipe = fullest_recipe(ledger, dataset)
-    known = {cell: own for cell, own in scores(ledger, recipe).items() if cell.dataset == dataset}
+    known = scores(ledger, recipe)
     missing = missing_shots(known, dataset)
-    if dataset != "cub" and len({cell.shots for cell in known}) < 3:  # two points are no curve
+    there = {cell.shots for cell in figure_cells(dataset) if cell in known}
+    if len(there) < (1 if dataset == "cub" else 3):  # two points are no curve, but the paper has one of CUB
         return []
     said = f" Missing: {listed(missing)}." if missing else ""
-    caption = f"Joint-Joint on {dataset} against the number of shots, by the `{recipe}` recipe.{said}"
+    caption = (
+        f"Joint-Joint on {dataset} against the number of shots, by the `{recipe}` recipe. Bars are 95 % intervals over test "
+        f"episodes; dots are single seeds, where there are several.{said}"
+    )
     return [Picture(drawn(shots_figure(known, dataset), "svg"), "svg+xml", caption)]
 
 
