@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib import pyplot as plt
 
-from protograph.figures import COLUMN, curves, drawn, save, side_by_side, similarity_figure
+from protograph.figures import COLUMN, SMALL, curves, drawn, save, side_by_side, similarity_figure
 
 
 def grouped(groups: int, size: int, seed: int) -> tuple[torch.Tensor, list[int]]:
@@ -49,28 +49,41 @@ def test_few_classes_have_an_order_too(classes: int, seen: int) -> None:
     assert sorted(side_by_side(torch.rand(classes, classes), seen).tolist()) == list(range(classes))
 
 
-def test_a_column_names_some_classes_in_letters_that_can_be_read() -> None:
+def test_a_column_names_the_novel_classes_and_some_seen_ones_in_letters_that_can_be_read() -> None:
     names = [f"class {place}" for place in range(100)]
     matrix = torch.rand(100, 100)
     figure = similarity_figure(matrix, names, 95, "title", column=True)
     axes = figure.axes[0]
     assert figure.get_figwidth() == COLUMN
-    assert 10 <= len(axes.get_yticklabels()) <= 16
-    texts = [*axes.get_yticklabels(), *axes.get_xticklabels(), axes.title, figure.axes[1].xaxis.label]
-    assert all(text.get_fontsize() >= 7 for text in texts)
-    order = side_by_side(matrix, 95)
-    shown = {int(tick): label.get_text() for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
-    assert all(label == names[int(order[tick])] for tick, label in shown.items())
+    ordered = [names[int(place)] for place in side_by_side(matrix, 95)]
+    seen = {int(tick): label.get_text() for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
+    assert 8 <= len(seen) <= 15
+    assert all(row < 95 and label == ordered[row] for row, label in seen.items())
+    assert {text.xy[1]: text.get_text() for text in axes.texts} == {row: ordered[row] for row in range(95, 100)}
+    texts = [*axes.get_yticklabels(), *axes.texts, *axes.get_xticklabels(), axes.title, figure.axes[1].xaxis.label]
+    assert all(text.get_fontsize() >= SMALL for text in texts)
+    heights = [*seen, *(text.xyann[1] for text in axes.texts)]
+    assert all(above + 6 < below for above, below in itertools.pairwise(heights))  # a line of letters is as high as 6 to 7 rows
     whole = similarity_figure(matrix, names, 95, "title").axes[0]
     assert len(whole.get_yticklabels()) == 100
     assert {line.get_ydata()[0] for line in whole.lines} >= {94.5}  # the line between seen and novel
     plt.close("all")
 
 
-def test_the_diagonal_is_clipped() -> None:
-    matrix = torch.rand(30, 30).fill_diagonal_(9)
-    (image,) = similarity_figure(matrix, [str(place) for place in range(30)], 25, "title").axes[0].images
-    assert image.get_clim()[1] < 1
+@pytest.mark.parametrize(("classes", "seen", "fanned"), [(30, 0, 6), (30, 30, 0), (3, 2, 1), (60, 20, 7)])
+def test_a_column_has_room_for_any_number_of_novel_classes(classes: int, seen: int, fanned: int) -> None:
+    axes = similarity_figure(torch.rand(classes, classes), [*map(str, range(classes))], seen, "title", column=True).axes[0]
+    assert len(axes.texts) == fanned
+    plt.close("all")
+
+
+def test_what_is_clipped_has_an_arrow_and_is_said() -> None:
+    names = [str(place) for place in range(30)]
+    for diagonal, end, label in ((9.0, "max", "weight, large ones clipped"), (0.5, "neither", "weight")):
+        figure = similarity_figure(torch.full((30, 30), 0.5).fill_diagonal_(diagonal), names, 25, "title", "weight")
+        image = figure.axes[0].images[0]
+        assert image.get_clim()[1] < 1
+        assert (image.colorbar.extend, image.colorbar.ax.get_ylabel()) == (end, label)
     plt.close("all")
 
 

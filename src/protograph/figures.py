@@ -31,6 +31,7 @@ from protograph.runs import Run
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers, and in grey
 RIGHT, WRONG = "#009e73", "#d55e00"
 COLUMN = 3.3  # inches of a column of text
+SMALL = 7  # points, the least that can be read
 
 
 def draw_curves(histories: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
@@ -144,7 +145,7 @@ def _draw_matrix(axes: Axes, matrix: Tensor, seen: int, title: str) -> None:
     axes.set_xticks([middle, end], [f"{seen} seen", "novel"])
     axes.set_yticks([middle, end], ["seen", "novel"], rotation=90, va="center")
     axes.set_title(title, fontsize=9)
-    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, extend="max")
 
 
 def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Dataset, strongest: int) -> None:
@@ -174,21 +175,23 @@ def similarity_figure(
     names: Sequence[str],
     seen: int,
     title: str,
-    label: str = "similarity, large ones clipped",
+    label: str = "similarity",
     column: bool = False,
 ) -> Figure:
     """A similarity matrix [V, V] by class, the S seen classes first, similar ones side by side in each part.
 
-    Names stand at the rows where there is room for them. With `column` it fits into a column of text, where only some have.
+    Colours end where 99.5 % of the values off the diagonal lie below; an arrow at their bar stands for what is above. Names
+    stand at the rows where there is room for them. With `column` it fits into a column of text, where the novel classes have,
+    fanned out, and some of the seen ones.
     """
     matrix = similarities.to_dense()
     classes = len(names)
     order = side_by_side(matrix, seen)
     off_diagonal = matrix[~torch.eye(classes, dtype=torch.bool)]
     low, high = (float(off_diagonal.quantile(share)) for share in (0.0, 0.995)) if classes > 1 else (0.0, 1.0)
-    named = column or classes <= 140  # beyond that a name would be too small to read
+    named = classes <= 140  # beyond that a name would be too small to read
     size = max(0.13 * classes, 4.5) if named else 8
-    small = 7 if column else None  # points, the least that can be read
+    small = SMALL if column else None
     figure, axes = plt.subplots(figsize=(COLUMN, 2.65) if column else (size + 2, size), layout="compressed")
     shown = matrix[order][:, order].numpy()
     image = axes.imshow(shown, cmap="viridis", vmin=low, vmax=max(high, low + 1e-6), interpolation="nearest")
@@ -199,18 +202,35 @@ def similarity_figure(
         axes.axhline(seen - 0.5, color="white", linewidth=1)
         axes.axvline(seen - 0.5, color="white", linewidth=1)
     axes.set_xticks(middles, labels, fontsize=small)
-    if named:
-        rows = range(0, classes, math.ceil(classes / 15)) if column else range(classes)
-        axes.set_yticks(rows, [names[int(order[row])] for row in rows], fontsize=small or min(60 * size / classes, 9))
+    if column:
+        _name_some(axes, [names[int(place)] for place in order], seen)
+    elif named:
+        axes.set_yticks(range(classes), [names[int(place)] for place in order], fontsize=min(60 * size / classes, 9))
     else:
         axes.set_yticks(middles, labels, rotation=90, va="center")
     axes.tick_params(length=2 if column else 0)
     axes.set_title(title, fontsize=8 if column else 9)
     where = {"location": "bottom", "aspect": 30} if column else {"location": "right"}
-    bar = figure.colorbar(image, ax=axes, shrink=0.9 if column else 0.8, **where)
-    bar.set_label(label, fontsize=small)
+    clipped = shown.max() > image.get_clim()[1]
+    bar = figure.colorbar(image, ax=axes, shrink=0.9 if column else 0.8, extend="max" if clipped else "neither", **where)
+    bar.set_label(f"{label}, large ones clipped" if clipped else label, fontsize=small)
     bar.ax.tick_params(labelsize=small)
     return figure
+
+
+def _name_some(axes: Axes, names: Sequence[str], seen: int) -> None:
+    """Names at the rows of a matrix in a column of text: the novel classes', fanned out, and above them some seen ones'."""
+    classes = len(names)
+    step = classes / 15  # rows to a line of letters
+    novel = range(seen, classes, max(1, math.ceil((classes - seen) / 7)))
+    heights = [(seen + classes - 1) / 2 + step * (line - (len(novel) - 1) / 2) for line in range(len(novel))]
+    rows = [row for row in range(0, seen, math.ceil(step)) if row <= min(heights, default=classes) - step]
+    axes.set_yticks(rows, [names[row] for row in rows], fontsize=SMALL)
+    axes.tick_params(axis="y", pad=6)
+    line = {"arrowstyle": "-", "linewidth": 0.5, "relpos": (1, 0.5), "patchA": None, "shrinkA": 1, "shrinkB": 0}
+    looks: dict[str, Any] = {"arrowprops": line, "annotation_clip": False, "ha": "right", "va": "center", "fontsize": SMALL}
+    for row, height in zip(novel, heights, strict=True):
+        axes.annotate(names[row], (-0.5, row), (-8, height), textcoords=("offset points", "data"), **looks)
 
 
 def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, run: Run) -> None:

@@ -111,7 +111,7 @@ def semantic_figure(dataset: Dataset, relation: str, ways: int = 5, column: bool
     operator = semantic_operator(similarities, episode.classes, episode.seen)
     names = [dataset.title(int(class_id)) for class_id in episode.classes[0]]
     title = f"{dataset.name}, {relation}" if column else f"{dataset.name}: operator of '{relation}' at temperature 1"
-    return similarity_figure(operator, names, episode.seen, title, "weight, the diagonal clipped", column)
+    return similarity_figure(operator, names, episode.seen, title, "weight", column)
 
 
 @torch.inference_mode()
