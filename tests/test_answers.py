@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from protograph.answers import Answers, add, collect, related_labels, shares
+from protograph.answers import Answers, add, collect, related_labels, shares, strongest
 from protograph.config import RunConfig
 from protograph.data import Dataset
 from protograph.episodes import sample
@@ -82,13 +82,15 @@ def test_the_commonest_answers_and_what_their_prototypes_took() -> None:
     answers = made()
     assert answers.sides == {(True, True): 1, (True, False): 1, (False, False): 4, (False, True): 1}
     assert answers.confused(2) == [((3, 2), 2), ((1, 2), 1)]
-    ((pair, times, others),) = answers.relations(True, 5, 2)
-    assert (pair, times) == ((2, 2), 2)
-    assert [(place, round(share, 4)) for place, share in others] == [(1, 0.3), (0, 0.1)]
-    assert answers.own((2, 2)) == pytest.approx(0.6)
-    wrong = answers.relations(False, 5, 1)
-    assert [pair for pair, _, _ in wrong] == [(3, 2), (2, 0)]
-    assert wrong[1][2] == [(1, pytest.approx(0.3))]
+    assert answers.commonest(True, 5) == [(2, 2)]
+    assert answers.winner((2, 2)).tolist() == pytest.approx([0.1, 0.3, 0.6, 0])
+    assert strongest(answers.winner((2, 2)), 2, 2) == [(1, pytest.approx(0.3)), (0, pytest.approx(0.1))]
+    assert answers.commonest(False, 5) == [(3, 2), (2, 0)]
+    assert answers.commonest(False, 1) == [(3, 2)]
+    assert strongest(answers.winner((2, 0)), 0, 3) == [(1, pytest.approx(0.3))]  # it took nothing from others
+    assert answers.loser((3, 2)).tolist() == pytest.approx([0.5, 0.1, 0, 0.4])
+    assert answers.loser((2, 0)).tolist() == pytest.approx([0.1, 0.3, 0.6, 0])
+    assert (2, 2) not in answers.missed
 
 
 def test_which_operators_relate_classes(toy: Dataset, toy_config: Callable[..., RunConfig]) -> None:

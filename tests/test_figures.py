@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib import pyplot as plt
 
-from protograph.figures import COLUMN, SMALL, curves, drawn, save, side_by_side, similarity_figure
+from protograph.figures import COLUMN, SMALL, curves, draw_curves, drawn, side_by_side, similarity_figure
 
 
 def grouped(groups: int, size: int, seed: int) -> tuple[torch.Tensor, list[int]]:
@@ -87,14 +87,29 @@ def test_what_is_clipped_has_an_arrow_and_is_said() -> None:
     plt.close("all")
 
 
+HISTORY = [{"epoch": 1, "loss": 2.0, "validation": {"h_mean": {"mean": 30.0, "ci95": 1.0}}}]
+
+
 def test_without_a_suffix_a_figure_is_written_as_png_and_pdf(tmp_path: Path) -> None:
-    history = [{"epoch": 1, "loss": 2.0, "validation": {"h_mean": {"mean": 30.0, "ci95": 1.0}}}]
     for place in (tmp_path / "one", tmp_path / "two"):
-        save(curves({"gcgpn": history}), place / "figure")
+        draw_curves({"gcgpn": HISTORY}, place / "figure")
     assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["figure.pdf", "figure.png"]
     for name in ("figure.pdf", "figure.png"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    save(curves({"gcgpn": history}, stacked=True), tmp_path / "figure.png")
+    draw_curves({"gcgpn": HISTORY}, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert drawn(curves({"gcgpn": history}), "svg") == drawn(curves({"gcgpn": history}), "svg")
+    one, two = ([drawn(figure, "svg") for figure in curves({"gcgpn": HISTORY})] for _ in range(2))
+    assert one == two
     assert not plt.get_fignums()
+
+
+def test_curves_show_every_epoch_at_whole_numbers() -> None:
+    loss, validation = (
+        figure.axes[0] for figure in curves({"gcgpn": HISTORY, "gcgpn-aux": [*HISTORY, {**HISTORY[0], "epoch": 2}]})
+    )
+    for axes, value in ((loss, 2.0), (validation, 30.0)):
+        assert [list(line.get_xdata()) for line in axes.lines] == [[1], [1, 2]]
+        assert [list(line.get_ydata()) for line in axes.lines] == [[value], [value] * 2]
+    (single, _) = curves({"gcgpn": HISTORY})
+    assert all(tick == int(tick) for tick in single.axes[0].get_xticks())
+    plt.close("all")

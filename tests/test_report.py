@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from protograph import training
-from protograph.answers import collect
+from protograph.answers import collect, strongest
 from protograph.cli import app
 from protograph.config import RunConfig
 from protograph.data import DATASETS, Dataset, Source
-from protograph.document import Grid, Heading, Paragraph, Picture, as_html
-from protograph.report import run_document
+from protograph.document import Grid, Heading, Paragraph, Picture, as_html, plain
+from protograph.report import _value, run_document
 from protograph.runs import Run
 from protograph.training import trained_model
 
@@ -71,8 +71,16 @@ def test_a_page_shows_what_the_run_measured_and_answered(folder: Path, named: Da
     assert (" (novel)" in grids[2].rows[0][1]) == (answer >= named.seen)
     right = grids[3].rows
     assert len(right) == min(12, len(named.novel_test), len([pair for pair in answers.taken if pair[0] == pair[1]]))
+    pair = answers.commonest(False, 1)[0]
+    wrong = grids[4].rows[0]
+    assert wrong[2] == f"{answers.pairs[pair]:,}"
+    for text, shares, own in ((wrong[3], answers.winner(pair), pair[1]), (wrong[4], answers.loser(pair), pair[0])):
+        (other, share), *_ = strongest(shares, own, 1)
+        expected = f"itself {100 * shares[own]:.1f}\u00a0%, {plain(named.title(other))} {100 * share:.1f}\u00a0%, "
+        assert text.startswith(expected)
     assert dict(grids[-1].rows)["relations"] == "kinship"
-    assert len([block for block in blocks if isinstance(block, Picture)]) == 1
+    assert dict(grids[-1].rows)["relation digests"] == "none"
+    assert len([block for block in blocks if isinstance(block, Picture)]) == 2  # the curves
     page = as_html("a run", blocks)
     assert "<i>" not in page
     assert "&lt;i&gt;one&lt;/i&gt; (novel)" in page
@@ -118,3 +126,19 @@ def test_an_unfinished_run_is_refused(folder: Path, tmp_path: Path) -> None:
     result = write(tmp_path)
     assert result.exit_code == 2
     assert "is not finished" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([], "none"),
+        (["", ""], "none"),
+        (["", "abc"], "none, abc"),
+        (["a|b", 2], "a\\|b, 2"),
+        ("", "none"),
+        (None, "None"),
+        (0, "0"),
+    ],
+)
+def test_settings_without_a_value_say_so(value: object, shown: str) -> None:
+    assert _value(value) == shown

@@ -31,6 +31,7 @@ class Answers:
     right:   how many of these were right
     pairs:   how often queries of one class were answered as another
     taken:   of novel queries, by class and answer, what the winning prototypes took from each class, summed [C]; see `shares`
+    missed:  the same of the prototypes that should have won, where they did not
     """
 
     classes: int
@@ -39,29 +40,32 @@ class Answers:
     right: Counter[bool] = field(default_factory=Counter)
     pairs: Counter[Pair] = field(default_factory=Counter)
     taken: dict[Pair, Tensor] = field(default_factory=dict)
+    missed: dict[Pair, Tensor] = field(default_factory=dict)
 
     def confused(self, count: int) -> list[tuple[Pair, int]]:
         """The pairs of different classes that were confused most often."""
         return [(pair, times) for pair, times in self.pairs.most_common() if pair[0] != pair[1]][:count]
 
-    def relations(self, right: bool, classes: int, related: int) -> list[tuple[Pair, int, list[tuple[int, float]]]]:
-        """Of the commonest right or wrong answers to novel queries: how often, and the classes the winner took most from.
+    def commonest(self, right: bool, count: int) -> list[Pair]:
+        """The commonest right or wrong answers to novel queries."""
+        return [pair for pair, _ in self.pairs.most_common() if pair in self.taken and (pair[0] == pair[1]) == right][:count]
 
-        A class takes most from itself as a rule, which says nothing about relations: that share is left out of the list.
-        """
-        chosen = [pair for pair, _ in self.pairs.most_common() if pair in self.taken and (pair[0] == pair[1]) == right]
-        found = []
-        for pair in chosen[:classes]:
-            share = self.taken[pair] / self.pairs[pair]
-            others = [int(place) for place in share.argsort(descending=True) if int(place) != pair[1]]
-            found.append(
-                (pair, self.pairs[pair], [(place, float(share[place])) for place in others[:related] if share[place] > 0])
-            )
-        return found
+    def winner(self, pair: Pair) -> Tensor:
+        """What the prototypes of an answer took from each class, as mean shares [C]."""
+        return self.taken[pair] / self.pairs[pair]
 
-    def own(self, pair: Pair) -> float:
-        """What the winning prototype took from its own class, as a mean share."""
-        return float(self.taken[pair][pair[1]] / self.pairs[pair])
+    def loser(self, pair: Pair) -> Tensor:
+        """What the prototypes of the true class took where another one won, as mean shares [C]."""
+        return self.missed[pair] / self.pairs[pair]
+
+
+def strongest(shares: Tensor, own: int, count: int) -> list[tuple[int, float]]:
+    """The classes a prototype took most from.
+
+    A class takes most from itself as a rule, which says nothing about relations: its `own` share is left out.
+    """
+    others = [int(place) for place in shares.argsort(descending=True) if int(place) != own]
+    return [(place, float(shares[place])) for place in others[:count] if shares[place] > 0]
 
 
 @torch.inference_mode()
@@ -100,6 +104,8 @@ def add(answers: Answers, classes: Tensor, targets: Tensor, given: Tensor, seen:
         answers.pairs[pair] += 1
         if target >= seen:
             answers.taken.setdefault(pair, torch.zeros(answers.classes))[classes] += took[answer]
+            if target != answer:
+                answers.missed.setdefault(pair, torch.zeros(answers.classes))[classes] += took[target]
 
 
 def shares(model: GraphPrototypeNetwork, context: Context) -> Tensor:

@@ -34,28 +34,48 @@ COLUMN = 3.3  # inches of a column of text
 SMALL = 7  # points, the least that can be read
 
 
-def draw_curves(histories: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
+Histories = Mapping[str, list[dict[str, Any]]]  # by run: what is known of each of its epochs
+
+
+def draw_curves(histories: Histories, path: Path) -> None:
     """Training loss and validation H-Mean by epoch, one line per run."""
-    save(curves(histories), path)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    _draw_loss(left, histories)
+    _draw_validation(right, histories)
+    save(figure, path)
 
 
-def curves(histories: Mapping[str, list[dict[str, Any]]], stacked: bool = False) -> Figure:
-    """Training loss and validation H-Mean by epoch, one line per run; side by side or, for narrow pages, stacked."""
-    shape, size = ((2, 1), (4.6, 5.4)) if stacked else ((1, 2), (9, 3.4))
-    figure, (left, right) = plt.subplots(*shape, figsize=size, layout="constrained")
+def curves(histories: Histories) -> list[Figure]:
+    """The same as two figures, for pages that may be too narrow to have them side by side."""
+    figures = []
+    for draw in (_draw_loss, _draw_validation):
+        figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
+        draw(axes, histories)
+        figures.append(figure)
+    return figures
+
+
+def _draw_loss(axes: Axes, histories: Histories) -> None:
+    for (name, history), colour in zip(histories.items(), COLOURS * len(histories), strict=False):
+        losses = [epoch["loss"] for epoch in history]
+        axes.plot([epoch["epoch"] for epoch in history], losses, color=colour, marker="o", markersize=3, label=name)
+    _finish_curve(axes, "training loss")
+
+
+def _draw_validation(axes: Axes, histories: Histories) -> None:
     for (name, history), colour in zip(histories.items(), COLOURS * len(histories), strict=False):
         epochs = [epoch["epoch"] for epoch in history]
-        left.plot(epochs, [epoch["loss"] for epoch in history], color=colour, marker="o", markersize=3, label=name)
         means, spread = (np.array([epoch["validation"]["h_mean"][key] for epoch in history]) for key in ("mean", "ci95"))
-        right.plot(epochs, means, color=colour, marker="o", markersize=3, label=name)
-        right.fill_between(epochs, means - spread, means + spread, color=colour, alpha=0.2, linewidth=0)
-    left.set(xlabel="epoch", ylabel="training loss")
-    right.set(xlabel="epoch", ylabel="validation H-Mean [%]")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    right.legend(frameon=False)
-    return figure
+        axes.plot(epochs, means, color=colour, marker="o", markersize=3, label=name)
+        axes.fill_between(epochs, means - spread, means + spread, color=colour, alpha=0.2, linewidth=0)
+    _finish_curve(axes, "validation H-Mean [%]")
+    axes.legend(frameon=False)
+
+
+def _finish_curve(axes: Axes, label: str) -> None:
+    axes.set(xlabel="epoch", ylabel=label)
+    axes.grid(alpha=0.3)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
 @torch.inference_mode()

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from protograph.answers import Answers
+from torch import Tensor
+
+from protograph.answers import Answers, strongest
 from protograph.config import RunConfig
 from protograph.data import Dataset
 from protograph.document import Block, Grid, Heading, Paragraph, Picture, plain
@@ -56,8 +58,9 @@ def _curves(run: Run) -> list[Block]:
     history = run.history
     if not history:
         return [Paragraph("Nothing was trained.")]
-    content = drawn(curves({run.config.variant: history}, stacked=True), "svg")
-    return [Picture(content, "svg+xml", f"Training loss, and H-Mean in validation episodes, over {len(history)} epochs.")]
+    captions = "Training loss by epoch.", "H-Mean in validation episodes by epoch, with its 95 % interval."
+    figures = curves({run.config.variant: history})
+    return [Picture(drawn(figure, "svg"), "svg+xml", text) for figure, text in zip(figures, captions, strict=True)]
 
 
 def _sides(answers: Answers) -> list[Block]:
@@ -82,21 +85,37 @@ def _confused(answers: Answers, dataset: Dataset) -> Grid:
 def _relations(answers: Answers, dataset: Dataset, related: list[str]) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(
-            "Of the commonest answers to queries of novel classes: from which classes the prototype that won took most. A "
-            f"share is that of a class in the weights of all operators ({', '.join(map(plain, related))} and, where a variant "
-            "has them, the auxiliary ones), each by its learned scale; the mean over these queries."
+            "Of the commonest answers to queries of novel classes: from which classes the prototype that won took most and, "
+            "beside wrong answers, that of the true class. A share is that of a class in the weights of all operators "
+            f"({', '.join(map(plain, related))} and, where a variant has them, the auxiliary ones), each by its learned scale; "
+            "the mean over these queries."
         )
     ]
-    for right, title in ((True, "Right answers"), (False, "Wrong answers")):
-        rows = []
-        for (true, answer), times, others in answers.relations(right, RELATED, NEIGHBOURS):
-            took = ", ".join(f"{plain(dataset.title(place))} {100 * share:.1f}\u00a0%" for place, share in others)
-            first = (_named(dataset, true),) if right else (_named(dataset, true), _named(dataset, answer))
-            rows.append((*first, f"{times:,}", f"{100 * answers.own((true, answer)):.1f} %", took))
-        head = ("novel class",) if right else ("novel class", "answered as")
-        sides = (*(False for _ in head), True, True, False)
-        grid = Grid((*head, "times", "itself", "strongest others"), tuple(rows), sides)
-        blocks += [Heading(3, title), grid if rows else Paragraph("None.")]
+
+    def took(shares: Tensor, own: int) -> str:
+        others = strongest(shares, own, NEIGHBOURS)
+        named = [("itself", float(shares[own])), *((plain(dataset.title(place)), share) for place, share in others)]
+        return ", ".join(f"{name} {100 * share:.1f}\u00a0%" for name, share in named)
+
+    right = [
+        (_named(dataset, pair[0]), f"{answers.pairs[pair]:,}", took(answers.winner(pair), pair[1]))
+        for pair in answers.commonest(True, RELATED)
+    ]
+    wrong = [
+        (
+            *(_named(dataset, one) for one in pair),
+            f"{answers.pairs[pair]:,}",
+            took(answers.winner(pair), pair[1]),
+            took(answers.loser(pair), pair[0]),
+        )
+        for pair in answers.commonest(False, RELATED)
+    ]
+    for title, head, rows in (
+        ("Right answers", ("novel class", "times", "took from"), right),
+        ("Wrong answers", ("novel class", "answered as", "times", "the answer took from", "the true class took from"), wrong),
+    ):
+        sides = tuple(text == "times" for text in head)
+        blocks += [Heading(3, title), Grid(head, tuple(rows), sides) if rows else Paragraph("None.")]
     return blocks
 
 
@@ -110,7 +129,7 @@ def _configuration(config: RunConfig, measured: Mapping[str, Any]) -> Grid:
 
 def _value(value: Any) -> str:
     if isinstance(value, list):
-        return plain(", ".join(map(str, value))) or "none"
+        return ", ".join(map(_value, value)) if any(map(str, value)) else "none"
     return plain(str(value)) or "none"
 
 
