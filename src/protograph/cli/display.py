@@ -33,7 +33,10 @@ def errors() -> Console:
 
 
 def reported(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that ends a user's mistake, or a full disk, with one line and exit code 2, and Ctrl-C with 130."""
+    """A command that ends a user's mistake, or a full disk, with one line and exit code 2, and Ctrl-C with 130.
+
+    Its help is the docstring with one line for each paragraph, since Typer would keep the line breaks of the source.
+    """
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -55,6 +58,8 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(130) from None
         raise typer.Exit(2)
 
+    paragraphs = (command.__doc__ or "").split("\n\n")
+    wrapped.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return wrapped
 
 
