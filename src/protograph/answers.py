@@ -1,4 +1,4 @@
-"""What a trained model answers in test episodes: what it takes for what, and from which classes the winning prototypes took.
+"""What a trained model answers in test episodes: what it takes for what, and from which classes its prototypes took.
 
 Shapes: E episodes, S seen, N novel, V = S + N, Q queries, D features; C classes of the dataset.
 """

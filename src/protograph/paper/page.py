@@ -67,8 +67,8 @@ def _operators(dataset: str, root: Path | None, progress: Progress) -> list[Bloc
         Picture(
             drawn(semantic_figure(opened, relation, column=True), "svg"),
             "svg+xml",
-            f"The operator that a fresh model makes of {dataset}'s {relation} in a test episode, similar classes side by side. "
-            "The colours end where 99.5 % of the weights off the diagonal lie below.",
+            f"The operator that a fresh model makes of {relation} in a test episode of {dataset}, similar classes side by "
+            "side. The colours end where 99.5 % of the weights off the diagonal lie below.",
         )
         for relation in opened.default_relations or ()
     ]
