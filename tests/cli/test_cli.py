@@ -17,7 +17,6 @@ from typer.testing import CliRunner, Result
 
 from protograph import cli, config, figures, training
 from protograph.cli import app, demo
-from protograph.cli import train as train_verb
 from protograph.cli.jobs import JOB
 from protograph.data import DATASETS, Dataset, Source
 from protograph.variants import OPERATORS, VARIANTS
@@ -159,6 +158,13 @@ def test_what_names_no_verb_imports_none(arguments: list[str]) -> None:
     modules = imported(*arguments)
     assert "protograph.cli" in modules
     assert not modules & {"torch", "matplotlib", "numpy"}
+
+
+def test_what_draws_nothing_imports_nothing_to_draw_with() -> None:
+    for arguments in (["variants"], ["train", "--dataset=nosuch"], ["fit", "--help"], ["relations", "--help"]):
+        modules = imported(*arguments)
+        assert "torch" in modules
+        assert not modules & {"matplotlib", "sklearn"}, arguments
 
 
 def test_variants_and_datasets_are_listed_for_people_and_machines() -> None:
@@ -475,7 +481,7 @@ def test_a_run_can_be_evaluated_from_another_folder(
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the pictures and the six hundred test episodes, which take longer than these trainings."""
-    monkeypatch.setattr(train_verb, "draw_run", lambda *_: None)
+    monkeypatch.setattr(figures, "draw_run", lambda *_: None)
     monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
 
 
