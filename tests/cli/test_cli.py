@@ -1,6 +1,7 @@
 import csv
 import errno
 import functools
+import gc
 import json
 import os
 import resource
@@ -165,6 +166,15 @@ def test_what_draws_nothing_imports_nothing_to_draw_with() -> None:
         modules = imported(*arguments)
         assert "torch" in modules
         assert not modules & {"matplotlib", "sklearn"}, arguments
+
+
+def test_garbage_is_collected_again_once_a_verb_is_imported_or_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.find_verb("variants")
+    assert gc.isenabled()
+    monkeypatch.setitem(cli.VERBS, "absent", ("absent:absent_command", ""))
+    with pytest.raises(ModuleNotFoundError):
+        cli.find_verb("absent")
+    assert gc.isenabled()
 
 
 def test_variants_and_datasets_are_listed_for_people_and_machines() -> None:

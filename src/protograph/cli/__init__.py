@@ -4,6 +4,8 @@ The modules of verbs take PyTorch along, which takes a second to import, so each
 overview of all does with what stands here.
 """
 
+import gc
+from functools import cache
 from pkgutil import resolve_name
 from typing import Annotated, Any
 
@@ -68,12 +70,23 @@ class Verbs(TyperGroup):
 
 def find_verb(name: str) -> Any:
     """The verb of that name as its module declares it."""
-    found = resolve_name(f"protograph.cli.{VERBS[name][0]}")
+    found = _declared(VERBS[name][0])
     if isinstance(found, typer.Typer):
         return get_command(found)
     alone = typer.Typer(add_completion=False)
     alone.command(name)(found)
     return get_command(alone)
+
+
+@cache
+def _declared(place: str) -> Any:
+    """What is there. All that it imports stays, and to search that for garbage, now and at exit, takes half a second."""
+    gc.disable()
+    try:
+        return resolve_name(f"protograph.cli.{place}")
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
