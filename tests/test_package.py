@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import protograph
+from protograph import public
+
 ROOT = Path(__file__).parents[1]
+SOURCE = {"PYTHONPATH": str(ROOT / "src")}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,7 @@ TINY = ("--set", "epochs=1", "--set", "steps=2", "--set", "episodes=1", "--set",
 
 
 def test_runs_from_its_source_folder_uninstalled(clean_python: Path, tmp_path: Path) -> None:
-    assert "gcgpn-aux-split" in run(clean_python, "-m", "protograph", "variants", cwd=tmp_path, PYTHONPATH=str(ROOT / "src"))
+    assert "gcgpn-aux-split" in run(clean_python, "-m", "protograph", "variants", cwd=tmp_path, **SOURCE)
 
 
 def test_the_wheel_runs_the_command_in_a_clean_environment(clean_python: Path, tmp_path: Path) -> None:
@@ -50,6 +54,29 @@ def test_the_wheel_runs_the_command_in_a_clean_environment(clean_python: Path, t
     out = run(clean_python, "-m", "protograph", "train", *TINY, "--out", tmp_path / "run", "--json", cwd=tmp_path)
     assert '"h_mean"' in out
     assert (tmp_path / "run" / "operator.png").exists()
+
+
+def test_public_names_are_imported_once_one_is_asked_for(tmp_path: Path) -> None:
+    loaded = "print([name for name in ('torch', 'sklearn') if name in sys.modules])"
+    asked = f"import sys, protograph; {loaded}; protograph.train; {loaded}; protograph.Classifier; {loaded}"
+    said = run(sys.executable, "-c", asked, cwd=tmp_path, **SOURCE)
+    assert said.splitlines() == ["[]", "['torch']", "['torch', 'sklearn']"]
+
+
+def test_modules_are_imported_without_the_public_names(tmp_path: Path) -> None:
+    asked = "import sys, protograph; from protograph import errors; protograph.files; print(*sys.modules)"
+    loaded = run(sys.executable, "-c", asked, cwd=tmp_path, **SOURCE).split()
+    assert {"protograph.errors", "protograph.files"} <= {*loaded}
+    assert "protograph.public" not in loaded
+
+
+def test_public_names_are_listed_and_no_others_answered() -> None:
+    everything: dict[str, object] = {}
+    exec("from protograph import *", everything)
+    assert {*public.__all__} == everything.keys() - {"__builtins__"} <= {*dir(protograph)}
+    for name in ("Clasifier", "import_items", "__wrapped__"):
+        with pytest.raises(AttributeError, match=f"'protograph' has no attribute '{name}'"):
+            getattr(protograph, name)
 
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)

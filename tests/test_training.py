@@ -667,11 +667,11 @@ TOY_COMMAND = """
 import functools, sys
 sys.path.insert(0, sys.argv.pop(1))
 from conftest import make_toy
-from protograph import training
-from protograph.cli import app, train
+from protograph import figures, training
+from protograph.cli import app
 from protograph.data import DATASETS, Source
 # Pictures and tests would take longer than the training.
-train.draw_run = lambda *_: None
+figures.draw_run = lambda *_: None
 training.evaluate = functools.partial(training.evaluate, episodes=20)
 DATASETS["toy"] = Source(
     lambda root, progress, skip_bad: make_toy(), "conv4-32", "demo", "noisy patterns", built_in=True

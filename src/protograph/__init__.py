@@ -2,88 +2,24 @@
 
 __version__ = "0.1.0"
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from protograph.config import RECIPES, Recipe, RunConfig
-from protograph.data import Dataset, FeatureStore, ImageStore, Pool, from_items, open_dataset
-from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, sample
-from protograph.errors import InputError
-from protograph.evaluation import Measure, evaluate
-from protograph.nn.backbones import Conv4, ResNet12
-from protograph.nn.classify import CosineClassifier, SquaredDistance
-from protograph.nn.graph import GraphBlock, GraphLayer
-from protograph.nn.model import GraphPrototypeNetwork
-from protograph.nn.operators import Context, Operator, Similarity, Softmax, Weights
-from protograph.relations import (
-    AttributeRelation,
-    EdgeRelation,
-    EmbeddingRelation,
-    MatrixRelation,
-    Relation,
-    SentenceRelation,
-    UnicodeRelation,
-    WordNetRelation,
-)
-from protograph.training import configure, train
-from protograph.variants import AUX, VARIANTS, Op, Variant, build, find_variant, register_operator, register_variant
-
 if TYPE_CHECKING:
-    from protograph.classifier import Classifier
+    from protograph.public import *  # noqa: F403
+else:
 
-__all__ = [
-    "AUX",
-    "RECIPES",
-    "VARIANTS",
-    "AttributeRelation",
-    "Classifier",
-    "Context",
-    "Conv4",
-    "CosineClassifier",
-    "Dataset",
-    "EdgeRelation",
-    "EmbeddingRelation",
-    "EpisodeSpec",
-    "Episodes",
-    "FeatureStore",
-    "GraphBlock",
-    "GraphLayer",
-    "GraphPrototypeNetwork",
-    "ImageStore",
-    "InputError",
-    "MatrixRelation",
-    "Measure",
-    "Op",
-    "Operator",
-    "Pool",
-    "Recipe",
-    "Relation",
-    "ResNet12",
-    "RunConfig",
-    "SentenceRelation",
-    "Similarity",
-    "Softmax",
-    "SquaredDistance",
-    "UnicodeRelation",
-    "Variant",
-    "Weights",
-    "WordNetRelation",
-    "build",
-    "configure",
-    "evaluate",
-    "find_variant",
-    "fixed_episodes",
-    "from_items",
-    "open_dataset",
-    "register_operator",
-    "register_variant",
-    "sample",
-    "train",
-]
+    def __getattr__(name: str) -> Any:
+        """A module or a public name, imported once it is asked for: PyTorch takes a second, which --help can do without."""
+        if find_spec(f"protograph.{name}"):  # first, since modules ask for one another before all public names are there
+            return import_module(f"protograph.{name}")
+        if name == "__all__" or not name.startswith("__"):  # not for what Python looks for in any module
+            public = import_module("protograph.public")
+            if name in ("__all__", *public.__all__):
+                globals()[name] = getattr(public, name)
+                return globals()[name]
+        raise AttributeError(f"module 'protograph' has no attribute '{name}'")
 
-
-def __getattr__(name: str) -> Any:
-    if name == "Classifier":  # scikit-learn takes a second to import, and training does without
-        from protograph.classifier import Classifier
-
-        return Classifier
-    raise AttributeError(f"module 'protograph' has no attribute '{name}'")
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module("protograph.public").__all__})

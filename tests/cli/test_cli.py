@@ -1,6 +1,7 @@
 import csv
 import errno
 import functools
+import gc
 import json
 import os
 import resource
@@ -15,9 +16,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from protograph import config, figures, training
+from protograph import cli, config, figures, training
 from protograph.cli import app, demo
-from protograph.cli import train as train_verb
 from protograph.cli.jobs import JOB
 from protograph.data import DATASETS, Dataset, Source
 from protograph.variants import OPERATORS, VARIANTS
@@ -104,6 +104,14 @@ def registry() -> Iterator[Callable[[], None]]:
     restore()
 
 
+def imported(*arguments: str | Path) -> set[str]:
+    """The modules that the command imports in a process of its own."""
+    command = [sys.executable, "-X", "importtime", "-m", "protograph", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    said = subprocess.run(command, capture_output=True, text=True, env=environment).stderr
+    return {line.rpartition("|")[2].strip() for line in said.splitlines() if line.startswith("import time:")}
+
+
 @pytest.fixture(scope="module")
 def finished(toy: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, to be read and not changed."""
@@ -139,6 +147,34 @@ def test_help_lists_every_verb() -> None:
     result = protograph("--help")
     assert result.exit_code == 0
     assert all(verb in result.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_the_overview_has_the_first_line_of_every_verbs_help(verb: str) -> None:
+    assert cli.find_verb(verb).help.splitlines()[0] == cli.VERBS[verb][1]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], [], ["--version"], ["trian"], ["--nosuch"]], ids=" ".join)
+def test_what_names_no_verb_imports_none(arguments: list[str]) -> None:
+    modules = imported(*arguments)
+    assert "protograph.cli" in modules
+    assert not modules & {"torch", "matplotlib", "numpy"}
+
+
+def test_what_draws_nothing_imports_nothing_to_draw_with() -> None:
+    for arguments in (["variants"], ["train", "--dataset=nosuch"], ["fit", "--help"], ["relations", "--help"]):
+        modules = imported(*arguments)
+        assert "torch" in modules
+        assert not modules & {"matplotlib", "sklearn"}, arguments
+
+
+def test_garbage_is_collected_again_once_a_verb_is_imported_or_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.find_verb("variants")
+    assert gc.isenabled()
+    monkeypatch.setitem(cli.VERBS, "absent", ("absent:absent_command", ""))
+    with pytest.raises(ModuleNotFoundError):
+        cli.find_verb("absent")
+    assert gc.isenabled()
 
 
 def test_variants_and_datasets_are_listed_for_people_and_machines() -> None:
@@ -455,7 +491,7 @@ def test_a_run_can_be_evaluated_from_another_folder(
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the pictures and the six hundred test episodes, which take longer than these trainings."""
-    monkeypatch.setattr(train_verb, "draw_run", lambda *_: None)
+    monkeypatch.setattr(figures, "draw_run", lambda *_: None)
     monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
 
 

@@ -21,7 +21,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from paper.made_up import contents
-from protograph import training
+from protograph import figures, training
 from protograph.cli import app, jobs
 from protograph.cli import reproduce as verb
 from protograph.cli import train as train_verb
@@ -561,7 +561,7 @@ def test_the_real_trainer_interrupted_behind_every_run_ends_with_the_same_ledger
     monkeypatch.chdir(tmp_path)
     source = Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True)
     monkeypatch.setitem(DATASETS, "toy", source)
-    monkeypatch.setattr(train_verb, "draw_run", lambda *_: None)
+    monkeypatch.setattr(figures, "draw_run", lambda *_: None)
     monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
     monkeypatch.setattr(train_verb, "run_training", trained := Counted(train_verb.run_training))
     words = ["--dataset=toy", "--shots=1", "--device=cpu", *SETS]

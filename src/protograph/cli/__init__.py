@@ -1,54 +1,97 @@
-"""The command: one file per verb; exit codes 0 done, 1 a defect of ours, 2 bad input or a full disk, 130 interrupted."""
+"""The command: one file per verb; exit codes 0 done, 1 a defect of ours, 2 bad input or a full disk, 130 interrupted.
 
-from typing import Annotated
+The modules of verbs take PyTorch along, which takes a second to import, so each is imported once its verb is named. The
+overview of all does with what stands here.
+"""
+
+import gc
+from functools import cache
+from pkgutil import resolve_name
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from protograph import __version__
-from protograph.cli.classifier import (
-    add_class_command,
-    classes_command,
-    explain_command,
-    export_command,
-    predict_command,
-    remove_class_command,
-    rename_class_command,
-)
-from protograph.cli.compare import compare_command
-from protograph.cli.datasets import datasets_app
-from protograph.cli.demo import demo_command
-from protograph.cli.evaluate import evaluate_command
-from protograph.cli.figures import figures_command
-from protograph.cli.fit import fit_command
 from protograph.cli.jobs import end_with_parent
-from protograph.cli.relations import relations_command
-from protograph.cli.report import report_command
-from protograph.cli.reproduce import reproduce_command
-from protograph.cli.train import train_command
-from protograph.cli.variants import variants_command
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for name, command in (
-    ("train", train_command),
-    ("evaluate", evaluate_command),
-    ("compare", compare_command),
-    ("demo", demo_command),
-    ("variants", variants_command),
-    ("relations", relations_command),
-    ("reproduce", reproduce_command),
-    ("figures", figures_command),
-    ("report", report_command),
-    ("fit", fit_command),
-    ("predict", predict_command),
-    ("add-class", add_class_command),
-    ("remove-class", remove_class_command),
-    ("rename-class", rename_class_command),
-    ("classes", classes_command),
-    ("explain", explain_command),
-    ("export", export_command),
-):
-    app.command(name)(command)
-app.add_typer(datasets_app, name="datasets")
+VERBS = {  # where each is, and the first line of its help
+    "train": ("train:train_command", "Train a model and test it."),
+    "evaluate": (
+        "evaluate:evaluate_command",
+        "Measure a trained run: six accuracies with 95 % intervals over fixed episodes.",
+    ),
+    "compare": (
+        "compare:compare_command",
+        "Compare runs on the validation classes: what each changes of its recipe, and what that brought.",
+    ),
+    "demo": (
+        "demo:demo_command",
+        "Show what relations are worth: train without and with them on the built-in letters, a few minutes on a laptop.",
+    ),
+    "variants": ("variants:variants_command", "List the models by name, with the operators that make them."),
+    "relations": ("relations:relations_command", "Show what a relation says of classes, and write or draw it."),
+    "reproduce": (
+        "reproduce:reproduce_command",
+        "Train the paper's tables, or any part of them, and put the numbers beside the published ones.",
+    ),
+    "figures": (
+        "figures:figures_command",
+        "Draw the paper's figures: those of numbers from the ledger, with what is missing left out and named.",
+    ),
+    "report": (
+        "report:report_command",
+        "Write one page of HTML on a run or on all results: tables, pictures, and what is behind them.",
+    ),
+    "fit": ("fit:fit_command", "Fit a classifier on your own pictures, and keep it in one file."),
+    "predict": ("classifier:predict_command", "Say what pictures show."),
+    "add-class": ("classifier:add_class_command", "Take in a new class from a few pictures, without training."),
+    "remove-class": ("classifier:remove_class_command", "Forget a class, fitted or added; the file is changed in place."),
+    "rename-class": ("classifier:rename_class_command", "Call a class otherwise; the file is changed in place."),
+    "classes": ("classifier:classes_command", "List the classes of a model file, and what it is made of."),
+    "explain": (
+        "classifier:explain_command",
+        "Say which classes a picture is near to, and what their examples and related classes brought.",
+    ),
+    "export": ("classifier:export_command", "Write a model as ONNX."),
+    "datasets": ("datasets:datasets_app", "List the datasets by name, or check one."),
+}
+
+
+class Verbs(TyperGroup):
+    """The verbs, known by their summaries until one is named."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The verb that is named, with all its options."""
+        name, summarised, rest = super().resolve_command(ctx, args)
+        return name, find_verb(name) if name else summarised, rest
+
+
+def find_verb(name: str) -> Any:
+    """The verb of that name as its module declares it."""
+    found = _declared(VERBS[name][0])
+    if isinstance(found, typer.Typer):
+        return get_command(found)
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(found)
+    return get_command(alone)
+
+
+@cache
+def _declared(place: str) -> Any:
+    """What is there. All that it imports stays, and to search that for garbage, now and at exit, takes half a second."""
+    gc.disable()
+    try:
+        return resolve_name(f"protograph.cli.{place}")
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for name, (_, summary) in VERBS.items():
+    app.command(name, help=summary)(lambda: None)
 
 
 @app.callback(invoke_without_command=True)

@@ -16,7 +16,6 @@ from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Root
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
-from protograph.figures import draw_similarities
 from protograph.files import write_atomically
 from protograph.relations import (
     KINDS,
@@ -97,6 +96,8 @@ def relations_command(
         np.savez_compressed(content, names=np.array(classes), similarities=matrix.to_dense().numpy())
         write_atomically(out, content.getvalue())
     if picture:
+        from protograph.figures import draw_similarities  # matplotlib takes a third of a second, and most calls do without
+
         where = f" of {data.name}" if data else ""
         draw_similarities(matrix, titles, seen, picture, f"relation '{relation}'{where}, similar classes side by side")
     if as_json:

@@ -27,7 +27,6 @@ from protograph.config import RECIPES, RunConfig, read_toml
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES
-from protograph.figures import draw_run
 from protograph.relations import label_of
 from protograph.runs import Run, place
 from protograph.training import configure, configure_start, plan, train, trained_model
@@ -186,6 +185,8 @@ def run_training(
     config: RunConfig, dataset: Dataset, folder: Path, device: str, progress: ShownProgress, start: Path | None = None
 ) -> dict[str, Any]:
     """Train into a folder and draw its pictures."""
+    from protograph.figures import draw_run  # matplotlib takes a third of a second, and --help and mistakes do without
+
     chosen = find_device(device)
     result = train(config, dataset, folder, chosen, progress, start)
     if not (folder / "episode.png").exists():

@@ -11,7 +11,6 @@ from protograph.data.dataset import Dataset, Pool
 from protograph.data.features import open_features
 from protograph.data.folder import open_folder
 from protograph.data.items import from_items
-from protograph.data.letters import open_letters
 from protograph.data.store import Augmentation, FeatureStore, ImageStore, Normalisation, Store
 from protograph.errors import InputError, unknown
 from protograph.progress import Progress, Silent
@@ -53,6 +52,13 @@ class Source:
     verdict: Callable[[Dataset], str] | None = None
 
 
+def _open_letters(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
+    """The letters, which need no root and have no bad pictures."""
+    from protograph.data import letters  # matplotlib, which has the typefaces, takes a third of a second to import
+
+    return letters.open_letters(progress=progress)
+
+
 # A fifth of miniImageNet's training pictures: they are learned sooner, and learned by heart sooner.
 CUB_CHANGES: Mapping[str, Mapping[str, Any]] = {
     "*": {"test_queries": 10},
@@ -62,8 +68,7 @@ CUB_CHANGES: Mapping[str, Mapping[str, Any]] = {
 OWN = Source(None, "conv4-64-128", "demo", "pictures handed over from Python")
 DATASETS = {
     "letters": Source(
-        lambda root, progress, skip_bad: open_letters(progress=progress),
-        "conv4-32", "demo", "Latin, Greek and Cyrillic letters in sixteen typefaces; built in", built_in=True,
+        _open_letters, "conv4-32", "demo", "Latin, Greek and Cyrillic letters in sixteen typefaces; built in", built_in=True,
     ),
     "mini-imagenet": Source(
         mini_imagenet.open_mini_imagenet, "conv4-64-128", "paper", "100 classes of ImageNet, 600 pictures each, with WordNet",
