@@ -80,7 +80,7 @@ def test_the_papers_own_numbers_are_judged_as_a_naive_recomputation_does(conclus
         half = math.hypot(comparison.one.factor * one.ci95, other.ci95)
         signs.append(gap > 0 if abs(gap) > half else None)
         refuted |= gap < -stricter * half
-    found = check(conclusion, "paper", PAPER)
+    found = check(conclusion, "paper", PAPER, {})
     assert found.here.signs == found.paper.signs == signs
     assert found.paper.missing == missing
     if conclusion.reading == "every":
@@ -94,7 +94,7 @@ def test_the_papers_own_numbers_are_judged_as_a_naive_recomputation_does(conclus
 
 
 def test_the_papers_own_numbers_do_not_bear_out_everything() -> None:
-    verdicts = {conclusion.claim: check(conclusion, "paper", PAPER).paper.verdict for conclusion in CONCLUSIONS}
+    verdicts = {conclusion.claim: check(conclusion, "paper", PAPER, {}).paper.verdict for conclusion in CONCLUSIONS}
     assert {claim for claim, verdict in verdicts.items() if verdict == "holds not"} == {
         "splitting the operator does not help on CUB",
     }

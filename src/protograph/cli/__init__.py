@@ -98,8 +98,9 @@ for name, (_, summary) in VERBS.items():
 def main(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     """Protograph: relational generalized few-shot learning.
 
-    A classifier that knows many classes takes in new ones from one to five pictures, and uses what is known about how classes
-    relate. Start with `protograph demo`.
+    A classifier that knows many classes takes in new ones from one to five pictures, and uses how classes relate.
+
+    Start with `protograph demo`.
     """
     end_with_parent()
     if version:

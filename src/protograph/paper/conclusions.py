@@ -310,9 +310,9 @@ def difference(one: Part, other: Part) -> Difference:
     return contrast((one, replace(other, share=-other.share)))
 
 
-def apart(known: Mapping[Cell, Scores], one: Cell, other: Cell, measure: str) -> Difference | None:
+def apart(known: Mapping[Cell, Scores], between: Spreads, one: Cell, other: Cell, measure: str) -> Difference | None:
     """A measure of one cell less that of another; None where one of them is not there."""
-    parts = Comparison(Side(one, measure), Side(other, measure)).parts(known, spreads(known))
+    parts = Comparison(Side(one, measure), Side(other, measure)).parts(known, between)
     return difference(*parts) if parts else None
 
 
@@ -330,17 +330,22 @@ def mean_difference(pairs: Sequence[tuple[Part, Part]]) -> Difference:
 def conclusions(ledger: Mapping[Task, Entry]) -> list[Finding]:
     """Every conclusion, by every recipe of which the ledger has a cell of the paper's."""
     recipes = {task.recipe for task in ledger if task.cell in published()}
-    return [check(each, recipe, scores(ledger, recipe)) for recipe in RECIPES if recipe in recipes for each in CONCLUSIONS]
+    found = []
+    for recipe in RECIPES:
+        if recipe in recipes:
+            known = scores(ledger, recipe)
+            between = spreads(known)
+            found += [check(each, recipe, known, between) for each in CONCLUSIONS]
+    return found
 
 
-def check(conclusion: Conclusion, recipe: str, known: Mapping[Cell, Scores]) -> Finding:
-    """A conclusion by what is known of each cell, beside what the paper's own numbers say of it."""
-    return Finding(conclusion, recipe, outcome(conclusion, known), outcome(conclusion, paper_scores()))
+def check(conclusion: Conclusion, recipe: str, known: Mapping[Cell, Scores], between: Spreads) -> Finding:
+    """A conclusion by what is known of each cell, beside what the paper's own numbers, which have no seeds, say of it."""
+    return Finding(conclusion, recipe, outcome(conclusion, known, between), outcome(conclusion, paper_scores(), {}))
 
 
-def outcome(conclusion: Conclusion, known: Mapping[Cell, Scores]) -> Outcome:
+def outcome(conclusion: Conclusion, known: Mapping[Cell, Scores], between: Spreads) -> Outcome:
     """What these numbers say of a conclusion."""
-    between = spreads(known)
     differences: list[Difference | None] = []
     by_what: dict[str, list[tuple[Part, Part]]] = {}
     for comparison in conclusion.comparisons:

@@ -18,6 +18,7 @@ from protograph.paper.conclusions import (
     Finding,
     apart,
     conclusions,
+    spreads,
 )
 from protograph.paper.grid import FIGURE, STUDY, STUDY_OWN, Task, stages, table_cells
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
@@ -318,12 +319,13 @@ def _study(known: Known) -> list[Block]:
         usual = replace(cells[0], relations=())
         pairs = [(other, name) for other in (usual, replace(usual, variant=WITHOUT)) for name in BOTH]
         for recipe, own in known.items():
+            between = spreads(own)
             there = {cell: own[cell] for cell in cells if cell in own}
             best = _best(there.values()) if there else {}
             for cell, measured in there.items():
                 label = " and ".join(cell.relations) or STUDY_OWN[dataset]
                 rows.append(_own_row(label, recipe, measured, best))
-                found = [apart(own, cell, other, name) for other, name in pairs if cell != usual]
+                found = [apart(own, between, cell, other, name) for other, name in pairs if cell != usual]
                 if any(found):
                     beside.append((label, f"here by `{recipe}`", *("" if each is None else str(each) for each in found)))
         blocks.append(Heading(2, f"Other side information: {usual.dataset}, {usual.shots}-shot, {usual.variant}"))
