@@ -160,7 +160,8 @@ def test_other_datasets_have_tables_of_their_own(tmp_path: Path) -> None:
     text = text_of(make_ledger(tmp_path / "results", {(cell, "demo"): {"h_mean": [61.0]}}))
     assert "## letters, 5-shot: not in the paper's tables" in text
     assert "| gcgpn-aux | here by `demo`, 1 seed |" in text
-    assert "0 of the paper's 44 cells" in text
+    assert "The ledger holds 1 run." in text
+    assert "the paper's rows" not in text
     assert "published" not in text, "the paper has no such dataset"
     assert "conclusions" not in text
 

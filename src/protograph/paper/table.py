@@ -43,7 +43,7 @@ HEAD = ("", "", *MEASURES.values())
 UNKNOWN = "not looked into yet"
 BESIDE = (
     f"How much more that is than by the dataset's own side information, and than by none ({WITHOUT}), with half of the 95 % "
-    "interval, as among the conclusions below."
+    "interval; marked *, it comes from the test episodes alone, since no cell has several seeds."
 )
 
 Known = Mapping[str, Mapping[Cell, Scores]]  # by recipe
@@ -82,8 +82,9 @@ def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: s
     notes = notes or Notes()
     by_recipe = {name: scores(ledger, name) for name in RECIPES}
     known = {name: cells for name, cells in by_recipe.items() if cells}
-    blocks = [Heading(1, "Results"), *_introduction(ledger, known, folder)]
-    if ledger and not any(task.cell in published() or task.cell in FIGURE for task in ledger):
+    ours = bool(ledger) and not any(task.cell in published() or task.cell in FIGURE for task in ledger)
+    blocks = [Heading(1, "Results"), *_introduction(ledger, known, folder, ours)]
+    if ours:
         return blocks + _others(known) + _study(known) + _tried(notes.trials) + _learned(ledger) + _last_epochs(ledger)
     blocks += [Heading(2, "Where we stand"), *_standing(ledger, known)]
     for table, title in TITLES.items():
@@ -96,19 +97,28 @@ def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: s
     return blocks + _falling_short(known, notes) + _tried(notes.trials) + _learned(ledger) + _last_epochs(ledger)
 
 
-def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str) -> list[Block]:
+def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str, ours: bool) -> list[Block]:
+    """What the numbers are; of the paper's nothing is said where all are `ours`."""
     everywhere = sum(any(cell in cells for cells in known.values()) for cell in published())
+    held = "1 run" if len(ledger) == 1 else f"{len(ledger)} runs"
+    episodes, several = "the 95 % interval over episodes", "the standard deviation between seeds where we have several"
     texts = [
         f"Written by `protograph reproduce` from the ledger in `{folder}/`; `protograph reproduce --table-only` writes it "
         "again. No measure of a cell is typed by hand; what is known about why cells fall short is quoted from "
         f"`{folder}/notes.json`.",
-        f"The ledger has {everywhere} of the paper's {len(published())} cells"
+        f"The ledger holds {held}."
+        if ours
+        else f"The ledger has {everywhere} of the paper's {len(published())} cells"
         + "".join(f"; {sum(cell in published() for cell in cells)} by the `{name}` recipe" for name, cells in known.items())
-        + f". It holds {len(ledger)} runs.",
-        "Accuracies in per cent over 600 test episodes, which are the same for every model. Behind ± stands the 95 % interval "
-        "over episodes in the paper's rows and where we have one seed, and the standard deviation between seeds where we have "
-        f"several. {MARKS['above']} above, {MARKS['within']} within, {MARKS['below']} below the paper's interval. "
-        "Bold: the best of its block, of the paper's rows and of ours by a recipe that has them all.",
+        + f". It holds {held}.",
+        "Accuracies in per cent over 600 test episodes, which are the same for every model. Behind ± stands "
+        + (
+            f"{episodes}, and {several}. Bold: the best of its block."
+            if ours
+            else f"{episodes} in the paper's rows and where we have one seed, and {several}. "
+            f"{MARKS['above']} above, {MARKS['within']} within, {MARKS['below']} below the paper's interval. "
+            "Bold: the best of its block, of the paper's rows and of ours by a recipe that has them all."
+        ),
     ]
     for dataset in sorted({task.cell.dataset for task in ledger}):
         entries = [entry for task, entry in ledger.items() if task.cell.dataset == dataset]
