@@ -36,7 +36,6 @@ READINGS: dict[Reading, str] = {
 }
 HOLDS, HOLDS_NOT, UNDECIDED, MISSING = "holds", "holds not", "undecided", "cells missing"
 
-
 Kin = tuple[str, str, bool, str]  # dataset, objective, whether a second stage, measure
 
 
@@ -190,11 +189,6 @@ class Outcome:
     def signs(self) -> list[bool | None]:
         """Of these, whether each is certainly as claimed, certainly not, or (None) uncertain."""
         return [comparison.sign(found) for comparison, found in self.made]
-
-    @property
-    def seeds(self) -> bool:
-        """Whether the spread between seeds is in all of them."""
-        return all(found.seeds for _, found in self.made)
 
     @property
     def missing(self) -> int:
