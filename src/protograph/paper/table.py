@@ -401,7 +401,7 @@ def _verdicts(recipe: str, findings: list[Finding]) -> Grid:
         counts = f"{here.as_claimed} of {len(here.made)}", str(sure), str(against)
         theirs = (paper.verdict, paper.mean.replace(" *", "")) if paper.made else (paper.verdict, "")
         rows.append((finding.conclusion.claim, f"**{here.verdict}**", *counts, here.mean, *theirs))
-    head = (f"here by `{recipe}`", "", "as claimed", "certainly", "certainly not", "mean", "the paper's numbers", "mean")
+    head = (f"here by `{recipe}`", "verdict", "as claimed", "certainly", "certainly not", "mean", "the paper's numbers", "mean")
     return Grid(head, tuple(rows), (False, False, True, True, True, False, False, False))
 
 
