@@ -37,7 +37,7 @@ tbody tr:last-child > * { border-bottom: 0; } tbody th { background: var(--paper
 thead th { background: var(--shade); font-weight: 600; vertical-align: bottom; }
 .right { text-align: right; } td.right { white-space: nowrap; } .text { min-width: 11rem; }
 th:first-child { position: sticky; left: 0; min-width: 7.5rem; border-right: 1px solid var(--line); }
-th:first-child > span:not(:last-child) { display: inline-block; min-width: 8rem; }
+th:first-child > span:not(:last-child) { display: inline-block; min-width: 8rem; margin-right: .5rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: 0 1.2rem; }
 figure { margin: 1rem 0; } figcaption { color: var(--faint); font-size: .88rem; margin-top: .3rem; }
 figure img { display: block; width: min(100%, 36rem); height: auto; background: #fff; border-radius: .3rem; padding: .2rem; }

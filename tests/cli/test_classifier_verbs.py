@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from protograph.cli.classifier import parse_like
 from protograph.encoders import shipped
 from protograph.errors import InputError
 
+write_wordnet = runpy.run_path(str(Path(__file__).parents[1] / "relations" / "wordnet_files.py"))["write_wordnet"]
 KINDS = ("crow", "duck", "finch", "gull")
 VERBS = ("predict", "add-class", "remove-class", "rename-class", "classes", "explain", "export")
 
@@ -229,7 +231,7 @@ def test_explanations_sum_to_the_cosine(fitted: Path, birds: Path) -> None:
         (["a=0.5", "b=1"], {"a": 0.5, "b": 1}),
         (["Crane, sandhill=0.5,b=1"], {"Crane, sandhill": 0.5, "b": 1}),
         (["e=mc2=0.5"], {"e=mc2": 0.5}),
-        (["crane.n.04"], "crane.n.04"),
+        (["crane.n.05"], "crane.n.05"),
     ],
 )
 def test_what_like_says(like: list[str] | None, told: Any) -> None:
@@ -290,6 +292,28 @@ def test_features_of_a_file_that_is_split_are_fitted_on_its_training_part(tmp_pa
     result = protograph("fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg")
     assert "4 of 6 vectors are for training" in result.stderr
     assert names(tmp_path / "one.pg") == ["a", "b"]
+
+
+def test_a_class_that_wordnet_is_asked_about_is_told_by_the_sense_it_was_taken_for(tmp_path: Path) -> None:
+    ids = write_wordnet(tmp_path / "wn")
+    vectors = np.eye(6, dtype=np.float32)
+    np.savez(tmp_path / "vectors.npz", vectors=vectors, labels=["bird", "bird", "goose", "goose", "box", "box"])
+    np.savez(tmp_path / "new.npz", vectors=-vectors[:1])
+    model = tmp_path / "one.pg"
+    answer("fit", tmp_path / "vectors.npz", "--out", model, f"--relations=wordnet:{tmp_path / 'wn'}")
+    taken = "WordNet takes 'crane' for crane.n.01 (a large bird; long legs); --like names another sense"
+    assert answer("add-class", model, "crane", tmp_path / "new.npz")["notes"] == [taken]
+    (other,) = answer("add-class", model, "hoist", tmp_path / "new.npz", "--like=crane.n.02")["notes"]
+    assert "crane.n.02 (lifts and moves heavy objects)" in other
+    assert (
+        answer("add-class", model, "lift", tmp_path / "new.npz", f"--like={ids[5]}")["notes"] == []
+    )  # an id means what it means
+    assert answer("add-class", model, "jib", tmp_path / "new.npz", "--like=box=0.8")["notes"] == []
+    (unrelated,) = answer("add-class", model, "wyvern", tmp_path / "new.npz")["notes"]
+    assert "taken as unrelated" in unrelated
+    assert f"note: {taken}" in protograph("add-class", model, "Crane", tmp_path / "new.npz").stderr.replace(
+        "'Crane'", "'crane'"
+    )
 
 
 def test_labels_that_are_numbers(tmp_path: Path) -> None:

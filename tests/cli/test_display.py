@@ -1,9 +1,16 @@
 """What all commands have in common."""
 
+import io
+from collections.abc import Callable
+
+import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
-from protograph.cli.display import reported
+from protograph.cli import display
+from protograph.cli.display import measures_table, reported
+from protograph.evaluation import MEASURES
 
 
 def test_help_is_broken_where_the_terminal_ends_and_between_paragraphs_alone() -> None:
@@ -25,3 +32,43 @@ def test_help_is_broken_where_the_terminal_ends_and_between_paragraphs_alone() -
     assert lines[start : start + 5] == [
         "Do it.", "", "One sentence of some length that goes on in the next line.", "", "Another paragraph.",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
+    """Lets what is shown go to a terminal of so many columns, whose contents it answers."""
+
+    def open_terminal(width: int) -> io.StringIO:
+        screen = io.StringIO()
+        made = lambda **more: Console(**{"file": screen, "force_terminal": True, "color_system": None, "width": width, **more})
+        monkeypatch.setattr(display, "Console", made)
+        return screen
+
+    return open_terminal
+
+
+ROWS = {
+    name: {key: {"mean": 10.0 * place + len(name), "ci95": 0.43} for place, key in enumerate(MEASURES)}
+    for name in ("aux-only", "gcgpn-aux")
+}
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_a_table_of_measures_is_whole_on_any_terminal(terminal: Callable[[int], io.StringIO], width: int) -> None:
+    screen = terminal(width)
+    display.show(None, measures_table(ROWS, "letters"), False)
+    shown = screen.getvalue()
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    for words in ("aux-only", "gcgpn-aux", "difference", "± 0.43", "58.00", "59.00", "+1.00"):
+        assert words in shown
+    assert ("Joint-Joint" in shown) == ("59.00 ± 0.43" in shown) == (width == 130)
+    assert "Joint-" in shown
+
+
+def test_what_is_piped_is_as_wide_as_it_wants_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    display.show(None, measures_table(ROWS, "letters"), False)
+    assert "59.00 ± 0.43" in capsys.readouterr().out

@@ -22,6 +22,8 @@ from protograph.errors import InputError
 from protograph.explanation import Nearest
 from protograph.onnx import export_onnx, write_classes
 from protograph.progress import Progress
+from protograph.relations import WordNetRelation
+from protograph.relations.described import Named
 
 if TYPE_CHECKING:
     from protograph.classifier import Classifier
@@ -75,7 +77,7 @@ def add_class_command(
         list[str] | None,
         typer.Option(
             help='How alike it is to other classes, such as "sparrow=0.8,finch=0.6"; or the name by which the relation knows '
-            "it, such as crane.n.04. (default: the relation is asked for its name)",
+            "it, such as crane.n.05. (default: the relation is asked for its name)",
             show_default=False,
         ),
     ] = None,
@@ -100,7 +102,7 @@ def add_class_command(
             warnings.simplefilter("always")
             classifier.add_class(as_label(classifier, name), examples, relations)
         classifier.set_params(update=usual)
-    notes = [str(warning.message) for warning in said]
+    notes = [str(warning.message) for warning in said] + taken_for(classifier)
     for note in notes:
         progress.say(f"note: {note}")
     count = len(classifier.classes_)
@@ -270,6 +272,18 @@ def parse_like(given: Sequence[str] | None) -> dict[str, float] | str | None:
     return told
 
 
+def taken_for(classifier: "Classifier") -> list[str]:
+    """What WordNet, where it is asked, takes the class that was added last for: a name may have another sense."""
+    notes = []
+    for relation in classifier.space_.relations.values():
+        source = relation.source.opened if isinstance(relation.source, Named) else relation.source
+        if isinstance(source, WordNetRelation) and (key := relation.known[-1]):
+            (sense,) = source.senses([key])
+            if sense.by != "id":
+                notes.append(f"WordNet takes '{key}' for {sense.sense} ({sense.gloss}); --like names another sense")
+    return notes
+
+
 def as_label(classifier: "Classifier", name: str) -> Any:
     """A class as the classifier's labels have it: they may be numbers."""
     kinds = {"i": int, "u": int, "f": float}
@@ -325,17 +339,19 @@ def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
 
 def explanation_table(found: Sequence[Nearest], picture: Path) -> Table:
     """One row per class: what of its cosine is its own, and what related classes brought."""
-    table = Table(title=escape(f"{picture}: the nearest classes by cosine, and where it comes from"), title_justify="left")
+    table = Table(
+        title=escape(f"{picture}: the nearest classes by cosine, and what the cosine is made of"), title_justify="left"
+    )
     table.add_column("class")
     for heading in ("probability", "cosine", "its own"):
         table.add_column(heading, justify="right")
     table.add_column("from related classes")
     for one in found:
         others = [part for part in one.parts if part.name != one.name]
-        shown = ", ".join(f"{part.name} {part.value:+.3f} ({part.operator})" for part in others[:SHOWN])
+        shown = ", ".join(f"{part.name} {part.value:+z.3f} ({part.operator})" for part in others[:SHOWN])
         rest = sum(part.value for part in others[SHOWN:])
-        more = f", {len(others) - SHOWN} more {rest:+.3f}" if len(others) > SHOWN else ""
-        cells = (one.name, f"{100 * one.probability:.1f} %", f"{one.score:.3f}", f"{one.own:+.3f}", shown + more)
+        more = f", {len(others) - SHOWN} more {rest:+z.3f}" if len(others) > SHOWN else ""
+        cells = (one.name, f"{100 * one.probability:.1f} %", f"{one.score:.3f}", f"{one.own:+z.3f}", shown + more)
         table.add_row(*map(escape, cells))
     return table
 

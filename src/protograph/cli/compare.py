@@ -8,10 +8,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from protograph.cli.display import reported, show
+from protograph.cli.display import add_measures, fitting, reported, show, stacked
 from protograph.cli.options import AsJson, load_plugins
 from protograph.errors import InputError
-from protograph.evaluation import MEASURES, Measures
+from protograph.evaluation import Measures
 from protograph.paper.trials import Try, trial_of, write_trials
 from protograph.runs import Run
 from protograph.training import as_json as measures_as_json
@@ -54,10 +54,18 @@ def compared(found: Sequence[tuple[str, Try, Measures]]) -> Table:
     same = len(set(what)) == 1
     title = "Validation classes, last finished epoch" + (f": {what[0]}" if same else "")
     named = ["run", *([] if same else ["of"]), "changes", "seed", "epoch"]
-    table = Table(*named, title=title, title_justify="left")
-    for label in MEASURES.values():
-        table.add_column(label, justify="right", no_wrap=True)
-    for own, (folder, tried, measures) in zip(what, found, strict=True):
-        words = [folder, *([] if same else [own]), tried.changes, str(tried.seed), str(tried.epoch)]
-        table.add_row(*map(escape, words), *map(str, measures.values()))
-    return table
+
+    def made(narrow: bool) -> Table:
+        table = Table(title=title, title_justify="left")
+        for name in ["run"] if narrow else named:
+            table.add_column(name, overflow="fold")
+        add_measures(table, narrow)
+        for own, (folder, tried, measures) in zip(what, found, strict=True):
+            words = [folder, *([] if same else [own]), tried.changes, str(tried.seed), str(tried.epoch)]
+            if narrow:  # all that names a run in one column
+                said = [word for word in words[1:-2] if word]
+                words = ["\n".join([folder, *said, f"seed {tried.seed}, epoch {tried.epoch}"])]
+            table.add_row(*map(escape, words), *stacked(map(str, measures.values()), narrow), end_section=narrow)
+        return table
+
+    return fitting(made)

@@ -32,7 +32,7 @@ def demo_command(
     """Show what relations are worth: train without and with them on the built-in letters, a few minutes on a laptop.
 
     Both rows have the same recipe, steps and seed: `aux-only` knows a new letter by its one example alone, `gcgpn-aux` also
-    by what Unicode says of its base letter, its accents and its case. With --all, PN+ and DFSLwoF, trained their own way, and
+    by what Unicode says of its base letter and its accents. With --all, PN+ and DFSLwoF, trained their own way, and
     relations by the cosine of prototypes stand beside them, and below the table what becomes of PN+ in the joint label space.
     """
     progress = ShownProgress(quiet=as_json)
@@ -42,6 +42,7 @@ def demo_command(
     histories = {}
     for variant in ALL if everything else VARIANTS:
         folder, start = out / variant, None
+        progress.say(f"{variant}: {find_variant(variant).summary}")
         config = configure(dataset, variant, shots=1, seed=seed, precision=precision)
         if after := find_variant(variant).after:
             first = configure_start(dataset, variant, seed=seed, precision=precision)

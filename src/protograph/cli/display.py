@@ -3,7 +3,7 @@
 import errno
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -103,17 +103,39 @@ class ShownProgress:
 
 def measures_table(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     """One row of six measures with intervals per name; for two rows, their difference below."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
+
+    def made(narrow: bool) -> Table:
+        table = Table(title=title, title_justify="left")
+        table.add_column("", overflow="fold")
+        add_measures(table, narrow)
+        for name, measures in rows.items():
+            texts = (f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in MEASURES)
+            table.add_row(name, *stacked(texts, narrow))
+        if len(rows) == 2:
+            one, two = rows.values()
+            table.add_section()
+            table.add_row("difference", *(f"{two[key]['mean'] - one[key]['mean']:+.2f}" for key in MEASURES))
+        return table
+
+    return fitting(made)
+
+
+def fitting(make: Callable[[bool], Table]) -> Table:
+    """A table as it is made for a wide terminal, or, where that is cut off by this one, for a narrow one."""
+    wide, console = make(False), Console()
+    fits = not console.is_terminal or Console(width=1000).measure(wide).maximum <= console.width
+    return wide if fits else make(True)
+
+
+def add_measures(table: Table, narrow: bool) -> None:
+    """A column for each of the six measures."""
     for label in MEASURES.values():
-        table.add_column(label, justify="right", no_wrap=True)
-    for name, measures in rows.items():
-        table.add_row(name, *(f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in MEASURES))
-    if len(rows) == 2:
-        one, two = rows.values()
-        table.add_section()
-        table.add_row("difference", *(f"{two[key]['mean'] - one[key]['mean']:+.2f}" for key in MEASURES))
-    return table
+        table.add_column(label.replace("-", "-\n") if narrow else label, justify="right", no_wrap=True)
+
+
+def stacked(texts: Iterable[str], narrow: bool) -> list[str]:
+    """Numbers with their intervals below them, where the table is narrow."""
+    return [text.replace(" ±", "\n±") if narrow else text for text in texts]
 
 
 def show(result: Any, table: Table | None, as_json: bool) -> None:

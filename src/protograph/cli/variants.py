@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from protograph.cli.display import reported, show
+from protograph.cli.display import fitting, reported, show
 from protograph.cli.options import AsJson, Plugins, load_plugins
 from protograph.variants import VARIANTS
 
@@ -11,10 +11,15 @@ from protograph.variants import VARIANTS
 def variants_command(plugin: Plugins = None, as_json: AsJson = False) -> None:
     """List the models by name, with the operators that make them."""
     load_plugins(plugin)
-    table = Table("variant", "operators", "transform", "objective", "after", "what it is")
-    for name, variant in VARIANTS.items():
-        operators = " + ".join(map(str, variant.operators)).replace("[", r"\[")
-        table.add_row(name, operators, variant.theta, variant.objective, variant.after, variant.summary)
+
+    def made(narrow: bool) -> Table:
+        table = Table("variant", "operators", *(() if narrow else ("transform", "objective", "after")), "what it is")
+        for name, variant in VARIANTS.items():
+            operators = " + ".join(map(str, variant.operators)).replace("[", r"\[")
+            more = () if narrow else (variant.theta, variant.objective, variant.after)
+            table.add_row(name, operators, *more, variant.summary)
+        return table
+
     rows = {
         name: {
             "operators": [str(op) for op in variant.operators],
@@ -25,4 +30,4 @@ def variants_command(plugin: Plugins = None, as_json: AsJson = False) -> None:
         }
         for name, variant in VARIANTS.items()
     }
-    show(rows, table, as_json)
+    show(rows, fitting(made), as_json)

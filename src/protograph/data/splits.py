@@ -125,7 +125,10 @@ def split_freely(members: Rows, assigned: Mapping[str, str] | None = None, seed:
     """
     if assigned is None:
         if len(members) < 8:
-            raise InputError(f"{len(members)} classes are too few to hold some out: give at least 8, better 20")
+            raise InputError(
+                f"{len(members)} classes are too few to hold some out: give at least 8, better 20; "
+                "`protograph fit` on a trained backbone takes fewer"
+            )
         novel_count = {
             part: max(round(share * len(members)), min(5, len(members) // 4))
             for part, share in (("novel-test", NOVEL_TEST), ("novel-validation", NOVEL_VALIDATION))

@@ -43,7 +43,7 @@ HEAD = ("", "", *MEASURES.values())
 UNKNOWN = "not looked into yet"
 BESIDE = (
     f"How much more that is than by the dataset's own side information, and than by none ({WITHOUT}), with half of the 95 % "
-    "interval; marked *, it comes from the test episodes alone, since no cell has several seeds."
+    "interval, which is that of test episodes and seeds or, marked *, of test episodes alone."
 )
 
 Known = Mapping[str, Mapping[Cell, Scores]]  # by recipe
@@ -103,9 +103,8 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str, ours:
     held = "1 run" if len(ledger) == 1 else f"{len(ledger)} runs"
     episodes, several = "the 95 % interval over episodes", "the standard deviation between seeds where we have several"
     texts = [
-        f"Written by `protograph reproduce` from the ledger in `{folder}/`; `protograph reproduce --table-only` writes it "
-        "again. No measure of a cell is typed by hand; what is known about why cells fall short is quoted from "
-        f"`{folder}/notes.json`.",
+        f"Made from the ledger in `{folder}/`, which `protograph reproduce` fills. No measure of a cell is typed by hand; what "
+        f"is known about why cells fall short is quoted from `{folder}/notes.json`.",
         f"The ledger holds {held}."
         if ours
         else f"The ledger has {everywhere} of the paper's {len(published())} cells"
@@ -399,7 +398,7 @@ def _verdicts(recipe: str, findings: list[Finding]) -> Grid:
         here, paper = finding.here, finding.paper
         sure, against = here.signs.count(True), here.signs.count(False)
         counts = f"{here.as_claimed} of {len(here.made)}", str(sure), str(against)
-        theirs = (paper.verdict, paper.mean.replace(" *", "")) if paper.made else (paper.verdict, "")
+        theirs = paper.verdict, paper.mean
         rows.append((finding.conclusion.claim, f"**{here.verdict}**", *counts, here.mean, *theirs))
     head = (f"here by `{recipe}`", "verdict", "as claimed", "certainly", "certainly not", "mean", "the paper's numbers", "mean")
     return Grid(head, tuple(rows), (False, False, True, True, True, False, False, False))

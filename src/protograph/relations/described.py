@@ -26,8 +26,13 @@ class Named:
 
     def similarities(self, names: Sequence[str]) -> Tensor:
         """What the relation answers."""
+        return self.opened.similarities(names)
+
+    @property
+    def opened(self) -> Relation:
+        """The relation itself."""
         self._opened = self._opened or RelationSpec.parse(self.spec).open(self.titles)
-        return self._opened.similarities(names)
+        return self._opened
 
 
 def describe(relation: KeptRelation) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -26,7 +26,7 @@ PLURALS = (
     ("s", ""), ("ses", "s"), ("ves", "f"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"),
     ("ies", "y"),
 )  # fmt: skip
-REMEDY = "give its WordNet 3.0 id (n02012849), a sense (crane.n.04) or another name"
+REMEDY = "give its WordNet 3.0 id (n02012849), a sense (crane.n.05) or another name"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Sense:
     """What a class name was taken as.
 
     by: what was found: the id, the name, or only the name's last words
-    sense: WordNet's name of it, such as crane.n.04
+    sense: WordNet's name of it, such as crane.n.05
     """
 
     name: str
@@ -68,7 +68,7 @@ class WordNetRelation:
 
     its id:       n01532829, n01532829-house_finch
     its name:     house_finch, House Finch, 012.House_Finch, house finches; the first sense is taken
-    its sense:    crane.n.04, crane#4
+    its sense:    crane.n.05, crane#5
 
     Of a name that WordNet does not have the last words are taken: Brewer_Hawk is a hawk. `senses` tells what was taken.
 
