@@ -316,6 +316,16 @@ def test_a_class_that_wordnet_is_asked_about_is_told_by_the_sense_it_was_taken_f
     )
 
 
+def test_a_class_whose_relations_are_told_needs_no_wordnet(tmp_path: Path) -> None:
+    write_wordnet(tmp_path / "wn")
+    vectors = np.eye(4, dtype=np.float32)
+    np.savez(tmp_path / "vectors.npz", vectors=vectors, labels=["bird", "bird", "box", "box"])
+    model = tmp_path / "one.pg"
+    answer("fit", tmp_path / "vectors.npz", "--out", model, f"--relations=wordnet:{tmp_path / 'wn'}")
+    (tmp_path / "wn").rename(tmp_path / "elsewhere")
+    assert answer("add-class", model, "jib", "--like=box=0.8")["notes"] == []
+
+
 def test_labels_that_are_numbers(tmp_path: Path) -> None:
     Classifier(steps=0).fit(np.eye(4, dtype=np.float32), [3, 3, 5, 5]).save(tmp_path / "one.pg")
     np.savez(tmp_path / "new.npz", vectors=-np.eye(4, dtype=np.float32)[:1])

@@ -276,11 +276,11 @@ def taken_for(classifier: "Classifier") -> list[str]:
     """What WordNet, where it is asked, takes the class that was added last for: a name may have another sense."""
     notes = []
     for relation in classifier.space_.relations.values():
+        if (key := relation.known[-1]) is None:  # nobody was asked, and what there is to ask may be elsewhere
+            continue
         source = relation.source.opened if isinstance(relation.source, Named) else relation.source
-        if isinstance(source, WordNetRelation) and (key := relation.known[-1]):
-            (sense,) = source.senses([key])
-            if sense.by != "id":
-                notes.append(f"WordNet takes '{key}' for {sense.sense} ({sense.gloss}); --like names another sense")
+        if isinstance(source, WordNetRelation) and (sense := source.senses([key])[0]).by != "id":
+            notes.append(f"WordNet takes '{key}' for {sense.sense} ({sense.gloss}); --like names another sense")
     return notes
 
 
