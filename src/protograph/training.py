@@ -35,6 +35,7 @@ from protograph.variants import Variant, build, find_variant
 VALIDATION_SEED = 20_180_618
 SAVE_EVERY = 60.0  # seconds between checkpoints at most
 SAVING = 0.05  # share of the time that those after an epoch may take
+SCALE = "scale "  # what stands before an operator's label where its scale is recorded
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 Embed = Callable[..., list[Tensor]]  # groups of picture indices [...] -> features [..., D] of each
@@ -440,7 +441,7 @@ def epoch_record(epoch: int, rate: float, loss: float, measures: Measures, model
     """One line of epochs.jsonl; learned scalars are in it because they tell whether the relations are used."""
     scalars = {name: round(p.item(), 5) for name, p in model.named_parameters() if p.ndim == 0}
     scales = {
-        f"scale {label}": round(scale, 5)
+        f"{SCALE}{label}": round(scale, 5)
         for layer in model.graph.layers
         for label, scale in zip(layer.labels, layer.scales.tolist(), strict=True)  # type: ignore[arg-type, operator]
     }

@@ -123,8 +123,12 @@ def measures_table(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:
 def fitting(make: Callable[[bool], Table]) -> Table:
     """A table as it is made for a wide terminal, or, where that is cut off by this one, for a narrow one."""
     wide, console = make(False), Console()
-    fits = not console.is_terminal or Console(width=1000).measure(wide).maximum <= console.width
-    return wide if fits else make(True)
+    return wide if not console.is_terminal or wanted_width(wide) <= console.width else make(True)
+
+
+def wanted_width(table: Table) -> int:
+    """How wide a table is where nothing has to be broken."""
+    return Console(width=1000).measure(table).maximum
 
 
 def add_measures(table: Table, narrow: bool) -> None:
@@ -145,5 +149,5 @@ def show(result: Any, table: Table | None, as_json: bool) -> None:
     else:
         console = Console(highlight=False)
         if not console.is_terminal and console.width < 120:  # a pipe has no width to respect
-            console = Console(highlight=False, width=max(120, Console(width=1000).measure(table).maximum))
+            console = Console(highlight=False, width=max(120, wanted_width(table)))
         console.print(table)

@@ -34,6 +34,7 @@ from protograph.paper.published import (
     published,
 )
 from protograph.paper.trials import Trials, changes
+from protograph.training import SCALE, weighs_operators
 from protograph.variants import find_variant
 
 COUNTED = ("h_mean", "joint_joint")  # what a cell is judged by
@@ -99,25 +100,26 @@ def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: s
 
 def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str, ours: bool) -> list[Block]:
     """What the numbers are; of the paper's nothing is said where all are `ours`."""
-    everywhere = sum(any(cell in cells for cells in known.values()) for cell in published())
     held = "1 run" if len(ledger) == 1 else f"{len(ledger)} runs"
     episodes, several = "the 95 % interval over episodes", "the standard deviation between seeds where we have several"
+    if ours:
+        holds = f"The ledger holds {held}."
+        signs = f"{episodes}, and {several}. Bold: the best of its block."
+    else:
+        everywhere = sum(any(cell in cells for cells in known.values()) for cell in published())
+        by_recipe = (f"{sum(cell in published() for cell in cells)} by the `{name}` recipe" for name, cells in known.items())
+        cells = "; ".join([f"{everywhere} of the paper's {len(published())} cells", *by_recipe])
+        holds = f"The ledger has {cells}. It holds {held}."
+        signs = (
+            f"{episodes} in the paper's rows and where we have one seed, and {several}. "
+            f"{MARKS['above']} above, {MARKS['within']} within, {MARKS['below']} below the paper's interval. "
+            "Bold: the best of its block, of the paper's rows and of ours by a recipe that has them all."
+        )
     texts = [
         f"Made from the ledger in `{folder}/`, which `protograph reproduce` fills. No measure of a cell is typed by hand; what "
         f"is known about why cells fall short is quoted from `{folder}/notes.json`.",
-        f"The ledger holds {held}."
-        if ours
-        else f"The ledger has {everywhere} of the paper's {len(published())} cells"
-        + "".join(f"; {sum(cell in published() for cell in cells)} by the `{name}` recipe" for name, cells in known.items())
-        + f". It holds {held}.",
-        "Accuracies in per cent over 600 test episodes, which are the same for every model. Behind ± stands "
-        + (
-            f"{episodes}, and {several}. Bold: the best of its block."
-            if ours
-            else f"{episodes} in the paper's rows and where we have one seed, and {several}. "
-            f"{MARKS['above']} above, {MARKS['within']} within, {MARKS['below']} below the paper's interval. "
-            "Bold: the best of its block, of the paper's rows and of ours by a recipe that has them all."
-        ),
+        holds,
+        f"Accuracies in per cent over 600 test episodes, which are the same for every model. Behind ± stands {signs}",
     ]
     for dataset in sorted({task.cell.dataset for task in ledger}):
         entries = [entry for task, entry in ledger.items() if task.cell.dataset == dataset]
@@ -255,7 +257,6 @@ LEARNED = (
     "same rows only proportions count: what a novel class takes from relations beside its own examples is the scale of the "
     "relation (of its blocks sn and nn) beside that of identity-nn."
 )
-SCALE = "scale "
 FEW_SHOT = (
     "5-way Novel-Novel on miniImageNet. Few-shot methods as the paper quotes them; below, models for the joint label space as "
     "it published them and as measured here. Theirs had 600 training pictures per class, ours 500."
@@ -303,9 +304,7 @@ def _learned(ledger: Mapping[Task, Entry]) -> list[Block]:
     rows = []
     for task, entry in sorted(ledger.items()):
         scales = {name.removeprefix(SCALE): value for name, value in entry.learned.items() if name.startswith(SCALE)}
-        sharp = [
-            value for name, value in entry.learned.items() if name.startswith("operators.") and name.endswith("temperature")
-        ]
+        sharp = [value for name, value in entry.learned.items() if weighs_operators(name)]
         if sharp and find_variant(task.cell.variant).scales:
             weighed = ", ".join(f"{label} {value:.2f}" for label, value in scales.items())
             counted = (f"{entry.measures[name].mean:.2f}" for name in COUNTED)
