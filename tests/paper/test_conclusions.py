@@ -22,6 +22,7 @@ from protograph.paper.conclusions import (
     conclusions,
     difference,
     kin,
+    lent_spreads,
     mean_difference,
     spreads,
 )
@@ -60,14 +61,15 @@ def test_no_cell_is_left_out_of_what_a_conclusion_is_about() -> None:
     assert compared("GFSL models", "mini-imagenet") == lower - {"pn+"}  # the paper speaks of DFSLwoF and GcGPN
     for conclusion in CONCLUSIONS:
         measures = {comparison.other.measure for comparison in conclusion.comparisons}
-        assert measures in ({"joint_joint", "h_mean"}, {"joint_joint"}, {"novel_joint"}, {"novel_novel"})
+        assert measures in ({"joint_joint", "h_mean"}, {"joint_joint"}, {"novel_joint"}, {"seen_joint"}, {"novel_novel"})
 
 
 @pytest.mark.parametrize("conclusion", CONCLUSIONS, ids=lambda conclusion: conclusion.claim)
 def test_the_papers_own_numbers_are_judged_as_a_naive_recomputation_does(conclusion: Conclusion) -> None:
     signs: list[bool | None] = []
-    missing, refuted = 0, False
-    stricter = NormalDist().inv_cdf(1 - 0.05 / len(conclusion.comparisons) / 2) / NormalDist().inv_cdf(0.975)
+    missing = 0
+    strict = 0.05 / len(conclusion.comparisons) if conclusion.reading == "every" else 0.05
+    stricter = NormalDist().inv_cdf(1 - strict / 2) / NormalDist().inv_cdf(0.975)
     for comparison in conclusion.comparisons:
         cells = comparison.one.cell, comparison.other.cell
         if not set(cells) <= published().keys():
@@ -76,16 +78,15 @@ def test_the_papers_own_numbers_are_judged_as_a_naive_recomputation_does(conclus
         one = published()[cells[0]][comparison.one.measure]
         other = comparison.other.quoted or PAPER[cells[1]][comparison.other.measure]
         gap = comparison.one.factor * one.mean - other.mean
-        gap = gap if comparison.above else 1.0 - gap
+        gap = {"above": gap, "not above": 1.0 - gap, "alike": 1.0 - abs(gap)}[comparison.claim]
         half = math.hypot(comparison.one.factor * one.ci95, other.ci95)
-        signs.append(gap > 0 if abs(gap) > half else None)
-        refuted |= gap < -stricter * half
+        signs.append(True if gap > half else False if gap < -stricter * half else None)
     found = check(conclusion, "paper", PAPER, {})
     assert found.here.signs == found.paper.signs == signs
     assert found.paper.missing == missing
     if conclusion.reading == "every":
         others = "cells missing" if missing else "holds" if all(signs) else "undecided"
-        expected = "holds not" if refuted else others
+        expected = "holds not" if False in signs else others
         assert found.paper.verdict == expected
     if conclusion.reading == "most":
         most = len(signs) / 2
@@ -97,6 +98,7 @@ def test_the_papers_own_numbers_do_not_bear_out_everything() -> None:
     verdicts = {conclusion.claim: check(conclusion, "paper", PAPER, {}).paper.verdict for conclusion in CONCLUSIONS}
     assert {claim for claim, verdict in verdicts.items() if verdict == "holds not"} == {
         "splitting the operator does not help on CUB",
+        "that gain on CUB leaves Seen-Joint as it is",
     }
     assert verdicts["every GcGPN with side information is better than DFSLwoF on CUB"] == "undecided"
 
@@ -204,6 +206,114 @@ def test_the_spread_between_seeds_is_pooled_over_cells_that_are_trained_alike() 
             assert kin(alone, name) not in found
 
 
+def test_cells_that_began_from_the_same_first_stages_tell_of_them_once() -> None:
+    def scores(starts: tuple[str, ...], *values: float) -> dict[str, Score]:
+        return {"h_mean": Score(values, 0.5, starts)}
+
+    one, five, other, two = (Cell("cub", k, "dfslwof-att") for k in (1, 5, 2, 3))
+    known = {
+        one: scores(("a", "b", "c"), 40.0, 42.0, 44.0),
+        five: scores(("a", "b", "c"), 50.0, 53.0, 56.0),
+        other: scores(("c", "d"), 44.0, 45.0),
+        two: scores(("e", "f"), 44.0, 45.0),
+    }
+    spread = spreads(known)[kin(one, "h_mean")]
+    assert spread.deviation == pytest.approx(math.sqrt((2 * 4.0 + 2 * 9.0 + 0.5 + 0.5) / 6))
+    assert spread.freedom == 3 + 1  # a to d move together, e and f on their own
+
+
+def test_a_shared_first_stage_moves_all_that_began_from_it() -> None:
+    def began(shots: int, *starts: str) -> Part:
+        score = Score(tuple(40.0 for _ in starts), 0.0, starts)
+        return Part(Side(Cell("cub", shots, "dfslwof-att"), "h_mean"), score, TWO_STAGES)
+
+    ours = part("gcgpn", (44.0, 45.0), spread=ONE_STAGE)
+    shared = mean_difference([(ours, began(1, "a", "b")), (ours, began(5, "a", "b"))])
+    assert_interval(shared, [(0.36 / 2, 4), (0.36 / 2, 5)], 4.5)
+    apart = mean_difference([(ours, began(1, "a", "b")), (ours, began(5, "c", "d"))])
+    assert_interval(apart, [(0.36 / 2, 4), (0.36 / 4, 5)], 4.5)
+    some = mean_difference([(ours, began(1, "a", "b")), (ours, began(10, "a"))])
+    assert_interval(some, [(0.36 / 2, 4), (0.36 * (0.75**2 + 0.25**2), 5)], 4.5)
+    cancelled = difference(began(1, "a", "b"), began(5, "a", "b"))
+    assert cancelled.half() == 0.0
+
+
+def test_the_interval_covers_what_it_says_where_first_stages_are_shared() -> None:
+    drawn, covered, trials = random.Random(0), 0, 1000
+    for _ in range(trials):
+        shifts = {f"{seed}": drawn.gauss(0, 1.5) for seed in range(3)}
+        known = {
+            Cell("cub", k, "dfslwof-att"): {"h_mean": Score(tuple(shifts.values()), 0.0, tuple(shifts))} for k in (1, 5)
+        } | {Cell("cub", k, "gcgpn-aux"): {"h_mean": Score(tuple(drawn.gauss(0, 0.5) for _ in range(3)), 0.0)} for k in (1, 5)}
+        between = spreads(known)
+        parts = {cell: Side(cell, "h_mean").part(known, between) for cell in known}
+        pairs = [(parts[Cell("cub", k, "gcgpn-aux")], parts[Cell("cub", k, "dfslwof-att")]) for k in (1, 5)]
+        found = mean_difference([(one, other) for one, other in pairs if one and other])
+        covered += abs(found.mean) <= found.half()
+    assert 0.935 < covered / trials < 0.975
+
+
+def test_what_has_single_seeds_is_lent_the_spread_it_is_known_best_from() -> None:
+    def scores(*values: float) -> dict[str, Score]:
+        return {"h_mean": Score(values, 0.5)}
+
+    aux, dfsl = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "dfslwof-att")
+    of_aux, of_dfsl = kin(aux, "h_mean"), kin(dfsl, "h_mean")
+    known = {
+        "paper": {aux: scores(40.0), dfsl: scores(40.0, 46.0)},
+        "fast": {aux: scores(44.0, 45.0, 46.0)},
+        "demo": {aux: scores(10.0, 30.0)},
+    }
+    found = lent_spreads(known)
+    assert found["paper"][of_aux].deviation == found["fast"][of_aux].deviation == found[""][of_aux].deviation == 1.0
+    assert found["demo"][of_aux].deviation == pytest.approx(math.sqrt(200.0))
+    assert found["fast"][of_dfsl] == found["paper"][of_dfsl] == found[""][of_dfsl]
+
+
+def test_the_papers_numbers_are_held_to_the_same_standard(tmp_path: Path) -> None:
+    aux, fc = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "gcgpn-aux-fc")
+    own = {name: [40.0, 44.0, 42.0] for name in ("joint_joint", "h_mean")}
+    (found,) = findings(tmp_path, "full transforms", {(fc, "fast"): own, (aux, "fast"): own})
+    theirs = found.paper.means["H-Mean"]
+    errors = [published()[cell]["h_mean"].ci95 / NormalDist().inv_cdf(0.975) for cell in (aux, fc)]
+    assert_interval(theirs, [*((error**2, math.inf) for error in errors), (2 * 4.0, 4)], 46.77 - 44.21)
+    assert found.paper.verdict == "undecided"
+    gap, here = found.gaps["H-Mean"], found.here.means["H-Mean"]
+    assert gap.mean == pytest.approx(here.mean - theirs.mean)
+    assert gap.error == pytest.approx(math.hypot(here.error, theirs.error))
+    loose = here.error**4 / here.freedom + theirs.error**4 / theirs.freedom
+    assert gap.freedom == pytest.approx(gap.error**4 / loose)
+
+
+def test_where_cells_are_missing_nothing_is_said_of_the_size_of_an_effect(tmp_path: Path) -> None:
+    fc = {name: [42.0] for name in ("joint_joint", "h_mean")}
+    (found,) = findings(tmp_path, "full transforms", {(Cell("cub", 1, "gcgpn-aux-fc"), "fast"): fc})
+    assert found.gaps == {}
+
+
+def test_a_mean_by_several_measures_is_refuted_by_one_that_is_the_more_certain(tmp_path: Path) -> None:
+    conclusion = named("cosine of prototypes on CUB")
+    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.one, comparison.other)}
+    half = math.sqrt(0.5**2 / 2 + 0.5**2 / 12)  # of the mean difference: two cells on one side, twelve on the other
+    for loss, verdict in ((1.05 * half, "undecided"), (1.2 * half, "holds not")):
+        values = {
+            (cell, "fast"): {"joint_joint": [40.0 if "cos" in cell.variant else 40.0 - loss], "h_mean": [40.0]}
+            for cell in cells
+        }
+        (found,) = findings(tmp_path / verdict, "cosine of prototypes on CUB", values)
+        assert found.here.means["Joint-Joint"].half() == pytest.approx(half)
+        assert found.here.verdict == verdict
+
+
+def test_being_as_good_is_refuted_by_a_point_on_either_side(tmp_path: Path) -> None:
+    conclusion = named("leaves Seen-Joint")
+    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.one, comparison.other)}
+    for gap, verdict in ((0.1, "holds"), (-0.1, "holds"), (0.6, "undecided"), (2.6, "holds not"), (-2.6, "holds not")):
+        values = {(cell, "fast"): {"seen_joint": [40.0 + gap * ("dfsl" not in cell.variant)]} for cell in cells}
+        (found,) = findings(tmp_path / str(gap), "leaves Seen-Joint", values)
+        assert found.here.verdict == verdict
+
+
 def findings(tmp_path: Path, part: str, values: dict[tuple[Cell, str], dict[str, list[float]]]) -> list[Finding]:
     found = conclusions(read_ledger(make_ledger(tmp_path / "results", values)))
     return [finding for finding in found if part in finding.conclusion.claim]
@@ -242,7 +352,7 @@ def test_one_of_many_comparisons_refutes_only_if_it_is_the_more_certain(tmp_path
         values[Cell("cub", 1, "gcgpn"), "fast"] = {"joint_joint": [40.0 - loss], "h_mean": [45.0]}
         (found,) = findings(tmp_path / str(loss), "every GcGPN with side information", values)
         assert found.here.verdict == verdict
-        assert found.here.signs.count(False) == (loss > 0.71)
+        assert found.here.signs.count(False) == (verdict == "holds not")
 
 
 def test_what_is_generally_so_needs_more_than_half(tmp_path: Path) -> None:
@@ -322,5 +432,5 @@ def test_results_name_the_cells_and_both_differences(tmp_path: Path) -> None:
     assert f"{row} {theirs:+.2f} ± {interval:.2f} * | as claimed, certain |" in text
     verdicts = "| full transforms discriminate better on CUB at one shot | **undecided** | 1 of 2 | 1 | 0 | Joint-Joint "
     assert verdicts in text
-    assert "By `fast`, cells are missing for 17 of 18 conclusions." in text
+    assert "By `fast`, cells are missing for 19 of 20 conclusions." in text
     assert "does not help on CUB" not in text

@@ -43,7 +43,7 @@ def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results
 
 def test_figures_stand_before_the_tables(results: Path) -> None:
     titles = [block.text for block in results_document(results, None, Silent()) if isinstance(block, Heading)]
-    assert titles[:4] == ["Results", "Where we stand", "Figures", "miniImageNet, 1-shot"]
+    assert titles[:4] == ["Results", "Where we stand", "Figures", "Cells that fall short"]
 
 
 def test_without_cells_of_the_papers_datasets_these_are_left_out(tmp_path: Path) -> None:

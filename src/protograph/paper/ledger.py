@@ -8,7 +8,7 @@ results/trials.csv, what other settings brought on validation classes
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -160,10 +160,12 @@ class Score:
 
     values: of each seed
     ci95: 95 % interval over test episodes, of one seed (the mean of those of several)
+    starts: of each seed, the first stage it began from, which other cells may have begun from too; empty where there is none
     """
 
     values: tuple[float, ...]
     ci95: float
+    starts: tuple[str, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -184,14 +186,18 @@ Scores = dict[str, Score]
 
 def scores(ledger: Mapping[Task, Entry], recipe: str) -> dict[Cell, Scores]:
     """What the ledger knows of each cell by one recipe, over all seeds it has."""
-    found: dict[Cell, list[Measures]] = {}
+    found: dict[Cell, list[Entry]] = {}
     for task, entry in sorted(ledger.items()):
         if task.recipe == recipe:
-            found.setdefault(task.cell, []).append(entry.measures)
-    return {
-        cell: {name: Score(tuple(one[name].mean for one in seeds), fmean(one[name].ci95 for one in seeds)) for name in MEASURES}
-        for cell, seeds in found.items()
-    }
+            found.setdefault(task.cell, []).append(entry)
+    return {cell: {name: _score(seeds, name) for name in MEASURES} for cell, seeds in found.items()}
+
+
+def _score(seeds: Sequence[Entry], name: str) -> Score:
+    measured = [entry.measures[name] for entry in seeds]
+    starts = tuple(entry.config.start for entry in seeds)
+    values = tuple(one.mean for one in measured)
+    return Score(values, fmean(one.ci95 for one in measured), starts if all(starts) else ())
 
 
 @contextmanager

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from protograph.data import find_root, find_source, open_dataset
-from protograph.document import Block, Grid, Heading, Paragraph, Picture, plain
+from protograph.document import Block, Heading, Paragraph, Picture, plain
 from protograph.errors import InputError
 from protograph.figures import drawn
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, read_ledger, read_notes, scores
 from protograph.paper.plots import figure_cells, fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
 from protograph.paper.published import PAPER_DATASETS
-from protograph.paper.table import document
+from protograph.paper.table import STANDING, document
 from protograph.progress import Progress
 
 
@@ -30,14 +30,15 @@ def results_document(results: Path, root: Path | None, progress: Progress) -> li
     for name in datasets:
         figures += _operators(name, root, progress)
     blocks = document(ledger, read_notes(results), results.resolve().name)
-    place = _first_table(blocks)
+    place = _after_standing(blocks)
     return [*blocks[:place], *figures, *blocks[place:]]
 
 
-def _first_table(blocks: Sequence[Block]) -> int:
-    """Where the section of the first table begins."""
-    table = next((place for place, block in enumerate(blocks) if isinstance(block, Grid)), len(blocks))
-    return max((place for place, block in enumerate(blocks[:table]) if isinstance(block, Heading)), default=table)
+def _after_standing(blocks: Sequence[Block]) -> int:
+    """Where the section behind the one on where we stand begins; without that one, the first section."""
+    sections = [place for place, block in enumerate(blocks) if isinstance(block, Heading) and block.level == 2]
+    ahead = [place for place in sections if blocks[place] != Heading(2, STANDING)]
+    return ahead[0] if ahead else len(blocks)
 
 
 def _shots(ledger: Mapping[Task, Entry], dataset: str) -> list[Block]:

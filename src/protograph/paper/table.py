@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from protograph.config import RECIPES
 from protograph.document import MARKS, Block, Bullets, Details, Grid, Heading, Paragraph, as_markdown, plain
@@ -13,12 +14,11 @@ from protograph.paper.conclusions import (
     MISSING,
     READINGS,
     WITHOUT,
-    Comparison,
-    Difference,
     Finding,
+    Outcome,
     apart,
     conclusions,
-    spreads,
+    lent_spreads,
 )
 from protograph.paper.grid import FIGURE, STUDY, STUDY_OWN, Task, stages, table_cells
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
@@ -39,8 +39,10 @@ from protograph.variants import find_variant
 
 COUNTED = ("h_mean", "joint_joint")  # what a cell is judged by
 BOLD = ("joint_joint", "h_mean")  # what the paper prints in bold
-ALLOWANCE = {"mini-imagenet": 1.5}  # it has 100 training pictures per class less than the paper had
+ALLOWANCE = {"mini-imagenet": 1.5}  # for want of training pictures, see LESS
+LESS = {"mini-imagenet": "100 training pictures per class less than the paper had"}
 HEAD = ("", "", *MEASURES.values())
+STANDING = "Where we stand"
 UNKNOWN = "not looked into yet"
 BESIDE = (
     f"How much more that is than by the dataset's own side information, and than by none ({WITHOUT}), with half of the 95 % "
@@ -64,12 +66,15 @@ def mark(ours: float, paper: Measure) -> str:
     return "above" if ours > paper.mean else "below"
 
 
-def shortfalls(known: Mapping[Cell, Scores]) -> dict[Cell, dict[str, float]]:
-    """Of the cells that fall short, by how much each measure lies below what is allowed: the paper's minus its interval."""
+def shortfalls(known: Mapping[Cell, Scores], allowance: Mapping[str, float] = ALLOWANCE) -> dict[Cell, dict[str, float]]:
+    """Of the cells that fall short, by how much each measure lies below what is allowed: the paper's minus its interval.
+
+    allowance: points more that are allowed, by dataset
+    """
     found: dict[Cell, dict[str, float]] = {}
     for cell, paper in published().items():
         for name in COUNTED if cell in known else ():
-            least = paper[name].mean - paper[name].ci95 - ALLOWANCE.get(cell.dataset, 0.0)
+            least = paper[name].mean - paper[name].ci95 - allowance.get(cell.dataset, 0.0)
             if (missing := least - known[cell][name].mean) > 0:
                 found.setdefault(cell, {})[name] = missing
     return found
@@ -87,15 +92,16 @@ def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: s
     blocks = [Heading(1, "Results"), *_introduction(ledger, known, folder, ours)]
     if ours:
         return blocks + _others(known) + _study(known) + _tried(notes.trials) + _learned(ledger) + _last_epochs(ledger)
-    blocks += [Heading(2, "Where we stand"), *_standing(ledger, known)]
+    blocks += [Heading(2, STANDING), *_standing(ledger, known), *_falling_short(known, notes)]
+    found = conclusions(ledger)
+    blocks += [Heading(2, "The paper's conclusions"), *_conclusions(found)]
     for table, title in TITLES.items():
         for shots in sorted({row.cell.shots for row in gfsl_rows() if row.table == table}):
             rows = [row for row in gfsl_rows() if row.table == table and row.cell.shots == shots]
             blocks += [Heading(2, f"{title}, {shots}-shot"), Grid.of(HEAD, _block(rows, known), 2)]
     blocks += [Heading(2, "Novel-Novel beside few-shot methods"), Paragraph(FEW_SHOT), few_shot_table(known)]
-    blocks += _study(known) + _others(known)
-    blocks += [Heading(2, "The paper's conclusions"), *_conclusions(conclusions(ledger))]
-    return blocks + _falling_short(known, notes) + _tried(notes.trials) + _learned(ledger) + _last_epochs(ledger)
+    blocks += _study(known) + _others(known) + _findings(found)
+    return blocks + _tried(notes.trials) + _learned(ledger) + _last_epochs(ledger)
 
 
 def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str, ours: bool) -> list[Block]:
@@ -146,31 +152,57 @@ def _starts(entries: Iterable[Entry]) -> dict[str, int]:
 
 
 def _standing(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
+    """How many cells reach the paper, and how far every one of them is from it."""
+    more = "".join(f" ({dataset}, with {LESS[dataset]}: minus {points:g} points more)" for dataset, points in ALLOWANCE.items())
     blocks: list[Block] = [
         Paragraph(
             "A cell reaches the paper where the means over seeds of H-Mean and Joint-Joint are both at least the paper's minus "
-            "its interval"
-            + "".join(f" ({dataset}: minus {points:g} points more)" for dataset, points in ALLOWANCE.items())
-            + ". Those that do not, with what is known about why, stand after the tables and the conclusions."
+            f"its interval{more}."
         )
     ]
-    counted = []
-    for recipe, cells in known.items():
-        own, short = [cell for cell in cells if cell in published()], shortfalls(cells)
-        if not own:
-            continue
-        reached = len(own) - len(short)
-        parts = [
-            f"{dataset} {sum(cell.dataset == dataset and cell not in short for cell in own)} of "
-            f"{sum(cell.dataset == dataset for cell in own)}"
-            for dataset in PAPER_DATASETS
-        ]
-        share = 100 * reached / len(own)
-        counted.append(f"`{recipe}`: {reached} of {len(own)} cells reach the paper ({share:.0f} %); {', '.join(parts)}")
-    if not counted:
+    of_paper = {recipe: own for recipe, cells in known.items() if (own := {c: cells[c] for c in published() if c in cells})}
+    if not of_paper:
         return [*blocks, Paragraph("No cell of the paper's is in the ledger yet.")]
     there = [f"{what}, {sum(task in ledger for task in tasks)} of {len(tasks)}" for what, tasks in stages().items()]
-    return [*blocks, Bullets(tuple(counted)), Paragraph(f"Runs that `protograph reproduce` plans in all: {'; '.join(there)}.")]
+    blocks += [
+        Bullets(tuple(_reached(recipe, own) for recipe, own in of_paper.items())),
+        Paragraph(f"Runs that `protograph reproduce` plans in all: {'; '.join(there)}."),
+        Paragraph("Ours, the mean over seeds, less the paper's:"),
+    ]
+    return blocks + [_beside_the_paper(recipe, own) for recipe, own in of_paper.items()]
+
+
+def _reached(recipe: str, own: Mapping[Cell, Scores]) -> str:
+    """How many of these cells reach the paper, and how many would if no dataset were allowed more than another."""
+    short, strictly = shortfalls(own), shortfalls(own, {})
+    parts = [
+        f"{dataset} {sum(cell.dataset == dataset and cell not in short for cell in own)} of "
+        f"{sum(cell.dataset == dataset for cell in own)}"
+        for dataset in PAPER_DATASETS
+    ]
+    reached = len(own) - len(short)
+    said = f"`{recipe}`: {reached} of {len(own)} cells reach the paper ({100 * reached / len(own):.0f} %); {', '.join(parts)}"
+    return f"{said}; {len(own) - len(strictly)} if none were allowed more"
+
+
+def _beside_the_paper(recipe: str, own: Mapping[Cell, Scores]) -> Grid:
+    """A row for every cell: what each measure differs by, and whether that reaches the paper."""
+    short = shortfalls(own)
+    apart = {cell: {name: score.mean - published()[cell][name].mean for name, score in own[cell].items()} for cell in own}
+
+    def shown(found: Mapping[str, float]) -> list[str]:
+        return [f"{found[name]:+.2f}" for name in MEASURES]
+
+    rows = [
+        (str(cell), str(_count(own[cell])), *shown(apart[cell]), "no" if cell in short else "yes")
+        for cell in sorted(own, key=_in_order)
+    ]
+    for dataset in PAPER_DATASETS:
+        if of_dataset := [found for cell, found in apart.items() if cell.dataset == dataset]:
+            means = {name: fmean(found[name] for found in of_dataset) for name in MEASURES}
+            rows.append((f"**mean of {dataset}**", "", *(f"**{text}**" for text in shown(means)), ""))
+    aligned = False, True, *(True for _ in MEASURES), False
+    return Grid((f"by `{recipe}`", "seeds", *MEASURES.values(), "reaches"), tuple(rows), aligned)
 
 
 def _falling_short(known: Known, notes: Notes) -> list[Block]:
@@ -182,21 +214,22 @@ def _falling_short(known: Known, notes: Notes) -> list[Block]:
     for dataset, points in notes.datasets.items():
         blocks += [Paragraph(f"What is known of {dataset}:"), Bullets(tuple(map(plain, points)))]
     for recipe, found in short.items():
-        order = sorted(found, key=lambda cell: (PAPER_DATASETS.index(cell.dataset), cell.shots))
-        rows = [_short(cell, known[recipe][cell], found[cell], notes) for cell in order]
-        head = (f"by `{recipe}`", *(text for name in COUNTED for text in (MEASURES[name], "paper", "short by")), "why")
+        rows = [_short(cell, known[recipe][cell], found[cell], notes) for cell in sorted(found, key=_in_order)]
+        lower = [f"{MEASURES[name]} below what is allowed by" for name in COUNTED]
+        head = (f"by `{recipe}`", *(text for name in COUNTED for text in (MEASURES[name], "paper")), *lower, "why")
         blocks.append(Grid(head, tuple(rows), (False, *(True for _ in COUNTED for _ in range(3)), False)))
     return blocks
 
 
 def _short(cell: Cell, own: Scores, below: Mapping[str, float], notes: Notes) -> tuple[str, ...]:
-    said = [
-        text
-        for name in COUNTED
-        for text in (str(own[name]), str(published()[cell][name]), f"{below[name]:.2f}" if name in below else "")
-    ]
+    said = [text for name in COUNTED for text in (str(own[name]), str(published()[cell][name]))]
+    lower = [f"{below[name]:.2f}" if name in below else "" for name in COUNTED]
     otherwise = f"as all of {cell.dataset}" if cell.dataset in notes.datasets else UNKNOWN
-    return (f"{cell}, {_seeds(own)}", *said, plain(notes.cells.get(cell, otherwise)))
+    return (f"{cell}, {_seeds(own)}", *said, *lower, plain(notes.cells.get(cell, otherwise)))
+
+
+def _in_order(cell: Cell) -> tuple[int, int]:
+    return PAPER_DATASETS.index(cell.dataset), cell.shots
 
 
 def _tried(trials: Trials) -> list[Block]:
@@ -247,6 +280,20 @@ TRIED = (
     "Changes to a recipe and what they brought after the last epoch, on validation classes and pictures alone; the cells above "
     "are trained by the recipes as they are. `protograph compare RUN --out results/trials.csv` adds a run; of "
     "those without all six measures only these are known."
+)
+CONCLUDED = (
+    "Each is checked on all cells that the paper's sentence is about, by Joint-Joint and H-Mean unless it names another "
+    "measure; here, and in the same way on the paper's own numbers. Behind a difference stands half of its 95 % interval, "
+    "which comes from the test episodes and from the spread between seeds. That spread is pooled over the cells of a "
+    "dataset that are trained alike, though some of them may differ more than others; second stages that began from the "
+    "same first one differ together. Where a recipe has single seeds, and for the paper's numbers, which are of single "
+    "runs, the spread is that of the recipe with most; marked *, none is known, and the interval is of the episodes alone. "
+    "All models have the same episodes but count as if each had its own, which makes that part rather too wide. A "
+    "comparison is certain where the interval leaves out 0 (of what is said not to help, or to be as good: a point). A "
+    "conclusion holds where it certainly does, holds not where it certainly does not, and is undecided in between; what is "
+    "said of every comparison, or of the mean by each measure, is refuted by one, which has to be the more certain the more "
+    "there are. The last column says by how much the mean differences here exceed the paper's: where its interval leaves "
+    "out 0, the two disagree on how large the effect is, whatever the verdicts."
 )
 LAST = (
     "All numbers above are of the epoch that was best on the validation classes. These are few, so what each run has after "
@@ -319,6 +366,7 @@ def _learned(ledger: Mapping[Task, Entry]) -> list[Block]:
 def _study(known: Known) -> list[Block]:
     """What other side information is worth."""
     blocks: list[Block] = []
+    between = lent_spreads(known)
     for dataset in STUDY:
         cells = [cell for cell in table_cells("relations", (dataset,)) if any(cell in own for own in known.values())]
         if not any(cell.relations for cell in cells):
@@ -327,13 +375,12 @@ def _study(known: Known) -> list[Block]:
         usual = replace(cells[0], relations=())
         pairs = [(other, name) for other in (usual, replace(usual, variant=WITHOUT)) for name in BOTH]
         for recipe, own in known.items():
-            between = spreads(own)
             there = {cell: own[cell] for cell in cells if cell in own}
-            best = _best(there.values()) if there else {}
+            best = _best(there.values()) if len(there) > 1 else {}
             for cell, measured in there.items():
                 label = " and ".join(cell.relations) or STUDY_OWN[dataset]
                 rows.append(_own_row(label, recipe, measured, best))
-                found = [apart(own, between, cell, other, name) for other, name in pairs if cell != usual]
+                found = [apart(own, between[recipe], cell, other, name) for other, name in pairs if cell != usual]
                 if any(found):
                     beside.append((label, f"here by `{recipe}`", *("" if each is None else str(each) for each in found)))
         blocks.append(Heading(2, f"Other side information: {usual.dataset}, {usual.shots}-shot, {usual.variant}"))
@@ -362,20 +409,10 @@ def _others(known: Known) -> list[Block]:
 
 
 def _conclusions(findings: list[Finding]) -> list[Block]:
+    """What the conclusions come to, by every recipe."""
     if not findings:
         return [Paragraph("No cell of the paper's is in the ledger yet.")]
-    blocks: list[Block] = [
-        Paragraph(
-            "Each is checked on all cells that the paper's sentence is about, by Joint-Joint and H-Mean unless it names "
-            "another measure; here, and in the same way on the paper's own numbers. Behind a difference stands half of its "
-            "95 % interval. It comes from the test episodes and from the spread between seeds, which is pooled over the cells "
-            "of a dataset that are trained alike; marked *, from the episodes alone, since nothing is known of seeds, as of "
-            "all of the paper's numbers. All models have the same episodes, so intervals are rather too wide. A comparison is "
-            "certain where the interval leaves out 0 (of what is said not to help: a gain of a point). A conclusion holds "
-            "where it certainly does, holds not where it certainly does not, and is undecided in between; what is said of "
-            "every comparison is refuted by one, which has to be the more certain the more there are."
-        ),
-    ]
+    blocks: list[Block] = [Paragraph(CONCLUDED)]
     for recipe in dict.fromkeys(finding.recipe for finding in findings):
         own = [finding for finding in findings if finding.recipe == recipe]
         judged = [finding for finding in own if finding.here.verdict != MISSING]
@@ -383,10 +420,6 @@ def _conclusions(findings: list[Finding]) -> list[Block]:
             blocks.append(_verdicts(recipe, judged))
         if lacking := len(own) - len(judged):
             blocks.append(Paragraph(f"By `{recipe}`, cells are missing for {lacking} of {len(own)} conclusions."))
-    for finding in sorted(findings, key=lambda finding: finding.here.verdict == MISSING):  # those without one last
-        if len(finding.here.made) > finding.here.missing:
-            title = f"{finding.here.verdict.capitalize()}: {finding.conclusion.claim} (`{finding.recipe}`)"
-            blocks.append(Details(title, _finding(finding)))
     return blocks
 
 
@@ -397,31 +430,50 @@ def _verdicts(recipe: str, findings: list[Finding]) -> Grid:
         here, paper = finding.here, finding.paper
         sure, against = here.signs.count(True), here.signs.count(False)
         counts = f"{here.as_claimed} of {len(here.made)}", str(sure), str(against)
-        theirs = paper.verdict, paper.mean
-        rows.append((finding.conclusion.claim, f"**{here.verdict}**", *counts, here.mean, *theirs))
-    head = (f"here by `{recipe}`", "verdict", "as claimed", "certainly", "certainly not", "mean", "the paper's numbers", "mean")
-    return Grid(head, tuple(rows), (False, False, True, True, True, False, False, False))
+        gaps = ", ".join(f"{what} {gap}" for what, gap in finding.gaps.items())
+        rows.append((finding.conclusion.claim, f"**{here.verdict}**", *counts, here.mean, paper.verdict, paper.mean, gaps))
+    counted = "as claimed", "certainly", "certainly not"
+    head = (f"here by `{recipe}`", "verdict", *counted, "mean", "the paper's numbers", "mean", "here less the paper's")
+    return Grid(head, tuple(rows), (False, False, True, True, True, False, False, False, False))
+
+
+def _findings(findings: list[Finding]) -> list[Block]:
+    """Every comparison behind the conclusions."""
+    shown = [finding for finding in findings if len(finding.here.made) > finding.here.missing]
+    if not shown:
+        return []
+    blocks: list[Block] = [Heading(2, "The paper's conclusions, comparison by comparison")]
+    for finding in sorted(shown, key=lambda finding: finding.here.verdict == MISSING):  # those without a verdict last
+        title = f"{finding.here.verdict.capitalize()}: {finding.conclusion.claim} (`{finding.recipe}`)"
+        blocks.append(Details(title, _finding(finding)))
+    return blocks
 
 
 def _finding(finding: Finding) -> tuple[Block, ...]:
     conclusion = finding.conclusion
-    rows = zip(conclusion.comparisons, finding.here.differences, finding.paper.differences, strict=True)
+    rows = zip(conclusion.comparisons, _said(finding.here), _said(finding.paper), strict=True)
     return (
         Paragraph(f"The paper: {conclusion.wording}. Read as: {READINGS[conclusion.reading]}."),
         Bullets((f"here: {finding.here}", f"the paper's numbers: {finding.paper}")),
         Grid(
             ("comparison", "here", "", "the paper's numbers", ""),
-            tuple((str(comparison), *_said(comparison, ours), *_said(comparison, theirs)) for comparison, ours, theirs in rows),
+            tuple((str(comparison), *ours, *theirs) for comparison, ours, theirs in rows),
             (False, True, False, True, False),
         ),
     )
 
 
-def _said(comparison: Comparison, found: Difference | None) -> tuple[str, str]:
-    if found is None:
-        return "", "cells missing"
-    said = "as claimed" if comparison.agrees(found) else "not as claimed"
-    return str(found), said if comparison.sign(found) is None else f"{said}, certain"
+def _said(outcome: Outcome) -> list[tuple[str, str]]:
+    """Of every comparison, the difference and whether it is as claimed, and certainly so."""
+    signs = iter(outcome.signs)
+    said = []
+    for comparison, found in zip(outcome.conclusion.comparisons, outcome.differences, strict=True):
+        if found is None:
+            said.append(("", "cells missing"))
+        else:
+            agrees = "as claimed" if comparison.agrees(found) else "not as claimed"
+            said.append((str(found), agrees if next(signs) is None else f"{agrees}, certain"))
+    return said
 
 
 def _best(rows: Iterable[Scores]) -> dict[str, float]:
@@ -429,9 +481,12 @@ def _best(rows: Iterable[Scores]) -> dict[str, float]:
     return {name: max(own[name].mean for own in rows) for name in BOLD}
 
 
+def _count(own: Scores) -> int:
+    return len(next(iter(own.values())).values)
+
+
 def _seeds(own: Scores) -> str:
-    count = len(next(iter(own.values())).values)
-    return "1 seed" if count == 1 else f"{count} seeds"
+    return "1 seed" if _count(own) == 1 else f"{_count(own)} seeds"
 
 
 def _marked(text: str, own: Score, paper: Measure) -> str:
