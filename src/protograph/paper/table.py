@@ -169,7 +169,8 @@ def _standing(ledger: Mapping[Task, Entry], known: Known) -> list[Block]:
         Paragraph(f"Runs that `protograph reproduce` plans in all: {'; '.join(there)}."),
         Paragraph("Ours, the mean over seeds, less the paper's:"),
     ]
-    return blocks + [_beside_the_paper(recipe, own) for recipe, own in of_paper.items()]
+    fullest = sorted(of_paper.items(), key=lambda item: -len(item[1]))
+    return blocks + [_beside_the_paper(recipe, own) for recipe, own in fullest]
 
 
 def _reached(recipe: str, own: Mapping[Cell, Scores]) -> str:
