@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from kept import NAMES, D, blobs, fitted
+from kept import NAMES, D, NaiveSpace, blobs, fitted, unit
 from protograph import AUX, Classifier, Op, Variant
 from protograph.explanation import EARLIER, Nearest
 
@@ -87,6 +87,72 @@ def test_a_full_theta_and_two_layers_sum_up_too() -> None:
         for one in known.explain(features[0], top=7):
             assert sum(part.value for part in one.parts) == pytest.approx(one.score, abs=1e-6)
             assert EARLIER not in {part.operator for part in one.parts}
+
+
+@pytest.mark.parametrize("case", [("gcgpn-aux", "dense"), ("gcgpn-aux", "sparse"), ("gcgpn-aux-split", "dense")])
+@pytest.mark.parametrize("scale", [1.0, -0.5])
+def test_what_relations_bring_is_what_other_classes_add_to_a_prototype(case: tuple[str, str], scale: float) -> None:
+    known, told = copy.deepcopy(fitted(*case)), {"b": 0.5, "c": 0.9}
+    (layer,) = known.space_.model.graph.layers
+    layer.scales[0] *= scale
+    naive = NaiveSpace(known.space_)
+    naive.add("new", [np.ones(D)], told, only_new=False)
+    known.add_class("new", np.ones((1, D)), told)
+    normal = [unit(naive.start(one)) for one in naive.classes]
+    own, others = np.zeros(D), np.zeros(D)
+    for label, size in zip(layer.labels, layer.scales.tolist(), strict=True):
+        weights = naive.weights(label, 6, normal)
+        terms = {other: weight * normal[other] * theta(layer, label) for other, weight in weights.items()}
+        length = np.linalg.norm(sum(terms.values(), np.zeros(D)))
+        for other, term in terms.items():
+            if other == 6:
+                own += size * term / length
+            else:
+                others += size * term / length
+    assert np.allclose(own + others, known.prototypes_[-1], atol=1e-5)
+    expected = np.linalg.norm(others) / (np.linalg.norm(own) + np.linalg.norm(others))
+    assert expected > 0.01
+    assert known.relation_share("new") == pytest.approx(expected, rel=1e-4)
+    (found,) = [one for one in known.explain(np.arange(D, dtype=float), top=7) if one.name == "new"]
+    assert abs(found.score - found.own) <= np.linalg.norm(others) / np.linalg.norm(own + others)
+
+
+def test_a_fitted_class_acts_as_new() -> None:
+    known = fitted("gcgpn-aux", "dense")
+    space = known.space_
+    told = dict(zip(NAMES, space.relations["similarity"].similarities[2].tolist(), strict=True))
+    assert told.pop("c") == pytest.approx(1), "as that of an added class is"
+    example = space.centred.back(space.model.prototypes[2:3]).numpy()
+    again = copy.deepcopy(known).remove_class("c").add_class("c", example, told)
+    assert known.relation_share("c") == pytest.approx(again.relation_share("c"), rel=1e-4)
+
+
+def test_relations_bring_nothing_or_everything() -> None:
+    known = copy.deepcopy(fitted("gcgpn-aux", "sparse")).add_class("new", relations={"b": 0.5})
+    assert known.relation_share("new") == 1, "it has no example"
+    assert known.relation_share("f") == 0, "it has no edge"
+    assert known.relation_share("a") > 0.01
+    (layer,) = known.space_.model.graph.layers
+    layer.scales[0] = 0
+    assert known.relation_share("a") == known.relation_share("new") == 0, "they have no weight"
+
+
+def test_relations_bring_little_where_a_class_is_far_more_alike_to_itself() -> None:
+    """Whatever their scale: what passes them is the class itself."""
+    known = copy.deepcopy(fitted("gcgpn-aux", "dense"))
+    before = known.relation_share("a")
+    known.space_.model.operators[0].temperature.fill_(100)
+    assert known.relation_share("a") < 0.01 < before
+
+
+def test_other_operators_are_no_relations() -> None:
+    features, labels = blobs()
+    for more in ({}, {"layers": 2}):
+        variant = Variant("both", (Op("relation"), Op("cos"), *AUX), "", **more)
+        known = Classifier(variant=variant, steps=5).fit(features, labels, {("a", "b"): 0.5})
+        assert known.relation_share("c") == 0
+        assert 0 < known.relation_share("a") < 0.5
+    assert fitted("gcgpn-cos-aux", None).relation_share("a") == 0
 
 
 def test_a_prototype_that_was_left_alone_is_explained_by_the_classes_before(tmp_path: Path) -> None:

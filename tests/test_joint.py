@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -68,6 +70,29 @@ def test_an_operator_of_ones_own_is_shown_the_examples_and_the_packages_own_are_
     plain = JointSpace(build(VARIANTS["gcgpn-cos-aux"], Centred(torch.zeros(D)), (D,), S), VARIANTS["gcgpn-cos-aux"], NAMES, {})
     plain.add("new", rand(3, D, seed=0), {})
     assert plain.context().support.shape == (1, 1, 0, D)
+
+
+@pytest.mark.parametrize("name", COSINE)
+def test_a_class_that_acts_as_new_is_as_if_it_were_added_last(name: str) -> None:
+    variant, whole = VARIANTS[name], rand(S + 2, S + 2, seed=2)
+    alike = (whole + whole.T).fill_diagonal_(1)
+    related = variant.needs_relation
+    kept = keep_relations(alike[:S, :S], NAMES) if related else {}
+    space = JointSpace(make(variant, {"similarity": alike[:S, :S]} if related else {}), variant, NAMES, kept)
+
+    def add(to: JointSpace, row: int, name: str, examples: Tensor) -> None:
+        told = {other: alike[row, names.index(other)].item() for other in to.names}
+        to.add(name, examples, {"similarity": told} if related else {})
+
+    names = [*NAMES, "new", "newer"]
+    for row in (S, S + 1):
+        add(space, row, names[row], rand(2, D, seed=row))
+    for row, examples in ((1, space.model.learned()[1:2]), (S, space.support[0])):
+        acting = space.model.joint_prototypes(space.context_as_new(row))[0, -1]
+        again = copy.deepcopy(space)
+        again.remove(names[row])
+        add(again, row, names[row], examples)
+        torch.testing.assert_close(acting, again.prototypes[-1])
 
 
 def test_an_answer_does_not_depend_on_the_neighbours_in_a_batch() -> None:

@@ -21,7 +21,7 @@ from protograph.encoders import open_encoder
 from protograph.encoding import Encoder, as_pictures, as_table
 from protograph.errors import InputError, unknown
 from protograph.evaluation import choose_bias, extract
-from protograph.explanation import Nearest, explain
+from protograph.explanation import Nearest, explain, relation_share
 from protograph.fitting import (
     Fit,
     choose_variant,
@@ -249,6 +249,16 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(features) != 1:
             raise InputError(f"one picture is explained at a time, not {len(features)}")
         return explain(self.space_, features[0], self.bias_, top)
+
+    def relation_share(self, name: Any) -> float:
+        """How much of a class's prototype other classes bring through relations, from 0 to 1, had it been added last.
+
+        By length: no picture's cosine to a prototype of which they bring 1 % has a part of more than 0.01 or so from them. A
+        fitted class acts as new with its learned prototype as its example; how many examples there are hardly matters, unless
+        there are none: then relations bring all.
+        """
+        check_is_fitted(self)
+        return relation_share(self.space_, self.space_.place(str(as_label(name, self.classes_))))
 
     def unknown_score(self, X: Any) -> Array:  # noqa: N803
         """How much each picture [n] is like some class: the largest cosine to a prototype, what all have in common included."""

@@ -13,7 +13,8 @@ from torch import Tensor
 from protograph.joint import JointSpace
 from protograph.nn.classify import normalise
 from protograph.nn.graph import GraphLayer
-from protograph.nn.operators import Weights
+from protograph.nn.operators import Context, Operator, Weights
+from protograph.variants import uses_relation
 
 EARLIER = "earlier"  # what a prototype that was left alone holds of classes that are gone, and of others as they were then
 
@@ -56,7 +57,7 @@ def explain(space: JointSpace, features: Tensor, bias: float, top: int) -> list[
     cosines = space.cosines(features[None])[0]
     probabilities = logits.softmax(0)
     query = normalise(space.model.embed(features[None])[0].double())
-    made = functools.cache(lambda count: layer_input(space, count))
+    made = functools.cache(lambda count: layer_input(space, space.context(count)))
     found = []
     for row in logits.argsort(descending=True, stable=True)[:top].tolist():
         name, score = space.names[row], cosines[row].item()
@@ -65,9 +66,38 @@ def explain(space: JointSpace, features: Tensor, bias: float, top: int) -> list[
     return found
 
 
-def layer_input(space: JointSpace, count: int) -> tuple[Tensor, list[Weights]]:
-    """What the last graph layer makes the prototypes of the first `count` classes of: its inputs [V, D] and the operators."""
-    context = space.context(count)
+@torch.no_grad()
+def relation_share(space: JointSpace, row: int) -> float:
+    r"""How much of a class's prototype other classes would bring through relations had it come last, as a share of lengths,
+
+    .. math:: \frac{\|r\|}{\|r\| + \|c' - r\|} \quad\text{with}\quad
+              r = \sum_{B \in \text{relations}} \frac{s_B}{\|p_B\|} \sum_{m \ne n} B_{nm} \bar c_m \theta_B.
+
+    A scale :math:`s_B` alone would not tell: most of what passes a relation may be the class itself, to which it is most alike.
+    Lengths do, whatever the signs and wherever r points: no cosine to the prototype has a larger part of r than
+    :math:`\|r\| / \|c'\|`, which for small r is the same.
+    """
+    inputs, weights = layer_input(space, space.context_as_new(row))
+    last, count = space.model.graph.layers[-1], len(inputs)
+    assert isinstance(last, GraphLayer)
+    inputs = layer_rows(last, inputs)
+    factors = class_factors(last, inputs, [each.row_of(count - 1, count) for each in weights])
+    operators = [each for each in space.model.operators if isinstance(each, Operator) and uses_relation(each)]
+    related = {label for operator in operators for label in operator.labels}
+    brought, rest = torch.zeros(2, inputs.shape[1], dtype=inputs.dtype)
+    for label, factor in factors.items():
+        others = transformed(last, label, factor[:-1] @ inputs[:-1])
+        rest = rest + transformed(last, label, factor[-1] * inputs[-1])
+        if label in related:
+            brought = brought + others
+        else:
+            rest = rest + others
+    length = brought.norm()
+    return (length / (length + rest.norm())).item() if length > 0 else 0.0
+
+
+def layer_input(space: JointSpace, context: Context) -> tuple[Tensor, list[Weights]]:
+    """What the last graph layer makes the prototypes of an episode of: its inputs [V, D] and the operators."""
     inputs, weights = context.prototypes, space.model.weights(context)
     for layer in list(space.model.graph.layers)[:-1]:
         inputs = layer(inputs, weights)
@@ -107,15 +137,38 @@ def contributions(layer: GraphLayer, inputs: Tensor, rows: list[Tensor], prototy
 
     rows: of each operator the row B [V] that makes the prototype
     """
-    inputs = (normalise(inputs) if layer.normalise_inputs else inputs).double()
-    length = prototype.double().norm()
+    inputs, length = layer_rows(layer, inputs), prototype.double().norm()
     shares = {}
-    for label, row, scale in zip(layer.labels, rows, layer.scales.double(), strict=True):
-        product, asked = row.double() @ inputs, query
+    for label, factors in class_factors(layer, inputs, rows).items():
+        asked = query
         if label in layer.thetas:
             theta = layer.thetas[label].double()
-            product, asked = (product @ theta, theta @ query) if theta.ndim == 2 else (product * theta, theta * query)
-        size = product.norm() if layer.normalise_outputs else torch.ones(())
-        factor = scale / (size * length) if size > 0 and length > 0 else torch.zeros(())
-        shares[label] = factor * row.double() * (inputs @ asked)
+            asked = theta @ query if theta.ndim == 2 else theta * query
+        shares[label] = factors * (inputs @ asked) / length if length > 0 else torch.zeros_like(factors)
     return shares
+
+
+def class_factors(layer: GraphLayer, inputs: Tensor, rows: list[Tensor]) -> dict[str, Tensor]:
+    r"""By operator, what each class [V] is multiplied by in the sum that makes a prototype, :math:`B_m s_B / \|p_B\|`.
+
+    inputs: `layer_rows`
+    rows: of each operator the row B [V] that makes the prototype
+    """
+    factors = {}
+    for label, row, scale in zip(layer.labels, rows, layer.scales.double(), strict=True):
+        size = transformed(layer, label, row.double() @ inputs).norm() if layer.normalise_outputs else torch.ones(())
+        factors[label] = row.double() * (scale / size if size > 0 else 0.0)
+    return factors
+
+
+def layer_rows(layer: GraphLayer, inputs: Tensor) -> Tensor:
+    """Inputs [V, D] of a layer as its operators see them, in float64."""
+    return (normalise(inputs) if layer.normalise_inputs else inputs).double()
+
+
+def transformed(layer: GraphLayer, label: str, product: Tensor) -> Tensor:
+    """An operator's product [D], times theta."""
+    if label not in layer.thetas:
+        return product
+    theta = layer.thetas[label].double()
+    return product @ theta if theta.ndim == 2 else product * theta

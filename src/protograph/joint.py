@@ -116,9 +116,25 @@ class JointSpace:
         count = len(self.names) if count is None else count
         learned, added = self.model.learned(), count - self.seen
         prototypes = torch.cat([learned, *self._starts[:added]])[None]
-        asked = _sees_support(self.model)
-        shown = [self.model.embed(examples) if asked else learned[:0] for examples in self.support[:added]]
-        return Context(prototypes, *_padded(shown, learned[:0]), torch.arange(count)[None], self.seen)
+        return Context(prototypes, *_padded(self._shown(added), learned[:0]), torch.arange(count)[None], self.seen)
+
+    def context_as_new(self, row: int) -> Context:
+        """What the operators would look at had one class come last.
+
+        Of a seen class the examples are not kept: it acts as new with its learned prototype as its only example.
+        """
+        learned, added = self.model.learned(), row - self.seen
+        starts, shown = list(self._starts), self._shown(len(self.support))
+        if added < 0:
+            example = learned[row : row + 1]
+            starts.append(self.model.initial(example[None, None], torch.ones(1, 1, 1, dtype=torch.bool))[0])
+            shown.append(example)
+            learned = torch.cat([learned[:row], learned[row + 1 :]])
+        else:
+            starts.append(starts.pop(added))
+            shown.append(shown.pop(added))
+        order = torch.tensor([[*range(row), *range(row + 1, len(self.names)), row]])
+        return Context(torch.cat([learned, *starts])[None], *_padded(shown, learned[:0]), order, len(learned))
 
     @torch.no_grad()
     def _updated(self) -> Tensor:
@@ -132,6 +148,11 @@ class JointSpace:
             renew_relations(
                 self.model, self.variant, {label: relation.similarities for label, relation in self.relations.items()}
             )
+
+    def _shown(self, count: int) -> list[Tensor]:
+        """Embedded examples [K, D] of the first `count` added classes, where an operator looks at them; else none."""
+        asked, empty = _sees_support(self.model), self.model.prototypes[:0]
+        return [self.model.embed(examples) if asked else empty for examples in self.support[:count]]
 
     def _start(self, examples: Tensor) -> Tensor:
         """The initial prototype [1, D] of a class from its examples [K, D]; without any, zero."""

@@ -226,12 +226,17 @@ def renew_relations(model: GraphPrototypeNetwork, variant: Variant, similarities
         [new for op in variant.operators if op.kind == "relation" for new in _build_operators(op, parts, variant.name)]
     )
     for place, operator in enumerate(model.operators):
-        if any(isinstance(module, SideInformation) for module in operator.modules()):
+        if uses_relation(operator):
             new = next(fresh).to(model.prototypes)
             new.load_state_dict(operator.state_dict())
             for parameter, old in zip(new.parameters(), operator.parameters(), strict=True):
                 parameter.requires_grad_(old.requires_grad)
             model.operators[place] = new.train(operator.training)
+
+
+def uses_relation(operator: nn.Module) -> bool:
+    """Whether an operator of a model looks at side information."""
+    return any(isinstance(module, SideInformation) for module in operator.modules())
 
 
 def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def test_fit_predict_and_add(birds: Path, tmp_path: Path) -> None:
     assert said["classes"] == 4
     assert said["pictures"] == 32
     assert (said["variant"], said["relations"]) == ("gcgpn-cos-aux", [])
+    assert (said["relation_share"], said["notes"]) == (None, [])
     bird("finch", 99).save(tmp_path / "one.png")
     bird("heron", 99).save(tmp_path / "two.png")
     (one, two) = answer("predict", model, tmp_path / "one.png", tmp_path / "two.png", "--top=2")
@@ -180,6 +182,39 @@ def test_relations_are_used_and_kept(birds: Path, tmp_path: Path) -> None:
     assert noted.exit_code == 0
     assert "note: class 'ostrich' is taken as unrelated" in noted.stderr
     assert "warn" not in noted.stderr.lower()
+
+
+@pytest.mark.parametrize(("alike", "little"), [(0.9, False), (0.1, True)])
+def test_fit_says_how_much_relations_count(alike: float, little: bool, tmp_path: Path) -> None:
+    classes = list("abcdef")
+    vectors = np.repeat(np.eye(6), 5, 0) + 0.1 * np.random.default_rng(0).normal(size=(30, 6))
+    np.savez(tmp_path / "vectors.npz", vectors=vectors.astype(np.float32), labels=np.repeat(classes, 5))
+    rows = [[one, *(str(1 if one == other else alike) for other in classes)] for one in classes]
+    (tmp_path / "alike.csv").write_text("\n".join(",".join(row) for row in [["", *classes], *rows]))
+    arguments = ["fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg", "--relations", tmp_path / "alike.csv"]
+    said = answer(*arguments)
+    shares = [Classifier.load(tmp_path / "one.pg").relation_share(name) for name in classes]
+    middle, least, most = np.median(shares), min(shares), max(shares)
+    assert said["relation_share"] == pytest.approx({"median": middle, "least": least, "most": most})
+    assert (middle < 0.01) == little
+    shown = protograph(*arguments)
+    wrote, line = shown.stdout.splitlines()
+    assert wrote.startswith("wrote ")
+    assert line.startswith(f"relations: {100 * middle:.1f} % of a new class's prototype comes from other classes by alike ")
+    assert f"these 6 classes, each as if it were new; from {100 * least:.1f} % to {100 * most:.1f} %" in line
+    assert shown.stderr == "".join(f"note: {note}\n" for note in said["notes"])
+    assert len(said["notes"]) == little
+    assert all("count for next to nothing" in note and "add-class --like" in note for note in said["notes"])
+
+
+def test_of_many_classes_some_act_as_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    classes, vectors = [f"class-{place:03}" for place in range(120)], np.random.default_rng(0).normal(size=(120, 4))
+    np.savez(tmp_path / "vectors.npz", vectors=vectors.astype(np.float32), labels=classes)
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("".join(f"{one},{other},1\n" for one, other in pairwise(classes)))
+    monkeypatch.setattr("protograph.cli.fit.NUMBERS", 40 * 120 * (120 + 4))
+    said = protograph("fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg", f"--relations=edges:{pairs}")
+    assert "(median of 40 of these classes, " in said.stdout
 
 
 def test_a_class_from_nothing_but_what_it_is_like(model: Path) -> None:

@@ -1,6 +1,8 @@
 """protograph fit"""
 
+import math
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -18,12 +20,15 @@ from protograph.data.folder import list_pictures
 from protograph.encoders import NAMES, open_encoder
 from protograph.errors import InputError
 from protograph.nn.backbones import BACKBONES
+from protograph.progress import Progress
 from protograph.training import configure
 from protograph.variants import find_variant
 
 if TYPE_CHECKING:
     from protograph.classifier import Classifier
 
+LITTLE = 0.01  # of a new class's prototype: where relations bring less, `explain` shows next to nothing of them
+NUMBERS = 1_000_000_000  # to go through, some ten seconds, while one class after another acts as new
 TRAINABLE = [name for name in BACKBONES if name != "identity"]
 
 
@@ -112,8 +117,17 @@ def fit_command(
     else:
         classifier, count = fit_frozen(pictures, relations, backbone, settings, skip_bad, device, progress)
     classifier.save(out)
+    said, notes, shares = [f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}"], [], None
+    if classifier.space_.relations:
+        shares = shares_as_new(classifier, progress)
+        said.append(shares_line(classifier, shares))
+        if median(shares) < LITTLE:
+            notes.append(little_note(classifier))
+    for note in notes:
+        progress.say(f"note: {note}")
     result = {"file": str(out), "pictures": count, "classes": len(classifier.classes_), **summary(classifier)}
-    tell(result, f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}", as_json)
+    result["relation_share"] = shares and {"median": median(shares), "least": min(shares), "most": max(shares)}
+    tell({**result, "notes": notes}, "\n".join(said), as_json)
 
 
 def check_out(out: Path) -> None:
@@ -128,6 +142,42 @@ def check_out(out: Path) -> None:
         raise InputError(f"{out} exists, and is no whole model file: choose another --out, or remove it") from error
     if added:
         raise InputError(f"{out} has {added} added classes, which would be lost: choose another --out, or remove it")
+
+
+def shares_as_new(classifier: "Classifier", progress: Progress) -> list[float]:
+    """What relations bring into the prototypes of classes that act as new in turn: of all, or of some where these are many."""
+    count = len(classifier.classes_)
+    step = math.ceil(count**2 * (count + classifier.n_features_in_) / NUMBERS)  # each looks at all pairs and all prototypes
+    acting, shares = classifier.classes_[::step], []
+    with progress.task("weigh relations", len(acting), "classes") as advance:
+        for label in acting:
+            shares.append(classifier.relation_share(label))
+            advance(1)
+    return shares
+
+
+def shares_line(classifier: "Classifier", shares: list[float]) -> str:
+    """The same in a line."""
+    middle, least, most = (f"{100 * share:.1f} %" for share in (median(shares), min(shares), max(shares)))
+    acting = f"{len(shares)} of these classes" if len(shares) < len(classifier.classes_) else f"these {len(shares)} classes"
+    return (
+        f"relations: {middle} of a new class's prototype comes from other classes by {_relations(classifier)} "
+        f"(median of {acting}, each as if it were new; from {least} to {most})"
+    )
+
+
+def little_note(classifier: "Classifier") -> str:
+    """What to think of relations that bring most new classes next to nothing, and to do about it."""
+    count = len(classifier.classes_)
+    return (
+        "for most new classes these relations count for next to nothing. It may be that "
+        f"{count} classes are too few, or too little alike by {_relations(classifier)}: fit on more, or say what a new one is "
+        "like (add-class --like CLASS=0.8). A class added without a picture is still placed by its relations alone"
+    )
+
+
+def _relations(classifier: "Classifier") -> str:
+    return " and ".join(classifier.space_.relations)
 
 
 def fit_frozen(
