@@ -12,6 +12,8 @@ from protograph.data import Dataset
 from protograph.episodes import sample
 from protograph.evaluation import EVALUATION_SEED, evaluate, evaluation_spec, extract
 from protograph.nn.graph import GraphLayer
+from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.operators import Context
 from protograph.training import make_model
 
 EPISODES = 7
@@ -25,6 +27,8 @@ def test_answers_are_those_of_a_naive_recount(toy: Dataset, toy_config: Callable
     assert isinstance(layer, GraphLayer)
     with torch.no_grad():
         layer.scales.copy_(torch.linspace(-0.5, 1.5, len(layer.scales)))
+        for theta in layer.thetas.values():
+            theta.copy_(torch.randn(theta.shape))
     found = collect(model, toy, config, EPISODES)
     spec = evaluation_spec(toy, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
     pairs: Counter[tuple[int, int]] = Counter()
@@ -38,19 +42,14 @@ def test_answers_are_those_of_a_naive_recount(toy: Dataset, toy_config: Callable
         with torch.inference_mode():
             context = model.context(support, episode.mask, episode.classes, episode.seen)
             logits = model(support, episode.mask, queries[None], episode.classes, episode.seen)[0]
-            matrices = [
-                weights.dense(len(classes)).reshape(-1, len(classes), len(classes))[0] for weights in model.weights(context)
-            ]
+            lengths = naive_lengths(model, context)
         for query, target in enumerate(episode.targets[0].tolist()):
             answer = int(logits[query].argmax())
             pair = classes[target], classes[answer]
             pairs[pair] += 1
             right[target < episode.seen] += target == answer
             if target >= episode.seen:
-                took = [
-                    sum(abs(s) * float(m[answer, column]) for s, m in zip(layer.scales.tolist(), matrices, strict=True))
-                    for column in range(len(classes))
-                ]
+                took = lengths[answer]
                 row = taken.setdefault(pair, [0.0] * len(toy.classes))
                 for column, value in enumerate(took):
                     row[classes[column]] += value / sum(took)
@@ -67,6 +66,25 @@ def test_answers_are_those_of_a_naive_recount(toy: Dataset, toy_config: Callable
     for seen, name in ((True, "seen_joint"), (False, "novel_joint")):
         total = found.sides[seen, True] + found.sides[seen, False]
         assert 100 * found.right[seen] / total == pytest.approx(measures[name].mean)
+
+
+def naive_lengths(model: GraphPrototypeNetwork, context: Context) -> list[list[float]]:
+    """How long what each class adds to each prototype is, one pair of classes at a time."""
+    layer, count = model.graph.layers[0], context.classes.shape[1]
+    assert isinstance(layer, GraphLayer)
+    rows = context.prototypes[0].double()
+    if layer.normalise_inputs:
+        rows = torch.stack([row / row.norm() for row in rows])
+    found = [[0.0] * count for _ in range(count)]
+    for label, weights, scale in zip(layer.labels, model.weights(context), layer.scales.tolist(), strict=True):
+        matrix = weights.dense(count).reshape(-1, count, count)[0].double()
+        moved = [row * layer.thetas[label].double() if label in layer.thetas else row for row in rows]
+        for n in range(count):
+            size = sum(matrix[n, m] * moved[m] for m in range(count)).norm().item() if layer.normalise_outputs else 1.0
+            for m in range(count):
+                if size > 0:
+                    found[n][m] += abs(scale) * float(matrix[n, m]) * moved[m].norm().item() / size
+    return found
 
 
 def made() -> Answers:

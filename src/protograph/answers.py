@@ -109,19 +109,28 @@ def add(answers: Answers, classes: Tensor, targets: Tensor, given: Tensor, seen:
 
 
 def shares(model: GraphPrototypeNetwork, context: Context) -> Tensor:
-    r"""What each class's prototype takes from each class, as shares [V, V] of the first of one episode's rows,
+    r"""What each class's prototype takes from each class in the first layer, as shares [V, V] of the lengths it adds up,
 
-    .. math:: \frac{\sum_B |s_B| \, B_{nm}}{\sum_{B, m} |s_B| \, B_{nm}},
+    .. math:: \frac{\ell_{nm}}{\sum_m \ell_{nm}} \quad\text{with}\quad
+              \ell_{nm} = \sum_B \frac{|s_B|}{\|p_{B,n}\|} B_{nm} \|\bar c_m \theta_B\|, \quad
+              p_{B,n} = \sum_m B_{nm} \bar c_m \theta_B,
 
-    by the operators' weights and their scales in the first layer; a row that nothing reaches is zero.
+    undivided where the block does not normalise its operators' outputs. Of one episode; a row that nothing reaches is zero.
     """
     classes = context.classes.shape[1]
     layer = model.graph.layers[0]
     assert isinstance(layer, GraphLayer)
-    total = torch.zeros(classes, classes)
-    for weights, scale in zip(model.weights(context), layer.scales.tolist(), strict=True):
-        total += abs(scale) * weights.dense(classes).reshape(-1, classes, classes)[0].cpu()
-    return total / total.sum(1, keepdim=True).clamp_min(1e-12)
+    inputs = layer.rows(context.prototypes[0])
+    total = torch.zeros(classes, classes, device=inputs.device)
+    for label, weights, scale in zip(layer.labels, model.weights(context), layer.scales, strict=True):
+        matrix = weights.dense(classes).reshape(-1, classes, classes)[0].to(inputs)
+        moved = layer.transformed(label, inputs)
+        lengths = matrix.abs() * moved.norm(dim=1)
+        if layer.normalise_outputs:
+            size = (matrix @ moved).norm(dim=1, keepdim=True)
+            lengths = torch.where(size > 0, lengths / size.clamp_min(1e-12), 0.0)
+        total += scale.abs() * lengths
+    return (total / total.sum(1, keepdim=True).clamp_min(1e-12)).cpu()
 
 
 def related_labels(model: GraphPrototypeNetwork) -> Sequence[str]:

@@ -80,14 +80,14 @@ def relation_share(space: JointSpace, row: int) -> float:
     inputs, weights = layer_input(space, space.context_as_new(row))
     last, count = space.model.graph.layers[-1], len(inputs)
     assert isinstance(last, GraphLayer)
-    inputs = layer_rows(last, inputs)
+    inputs = last.rows(inputs).double()
     factors = class_factors(last, inputs, [each.row_of(count - 1, count) for each in weights])
     operators = [each for each in space.model.operators if isinstance(each, Operator) and uses_relation(each)]
     related = {label for operator in operators for label in operator.labels}
     brought, rest = torch.zeros(2, inputs.shape[1], dtype=inputs.dtype)
     for label, factor in factors.items():
-        others = transformed(last, label, factor[:-1] @ inputs[:-1])
-        rest = rest + transformed(last, label, factor[-1] * inputs[-1])
+        others = last.transformed(label, factor[:-1] @ inputs[:-1])
+        rest = rest + last.transformed(label, factor[-1] * inputs[-1])
         if label in related:
             brought = brought + others
         else:
@@ -137,7 +137,7 @@ def contributions(layer: GraphLayer, inputs: Tensor, rows: list[Tensor], prototy
 
     rows: of each operator the row B [V] that makes the prototype
     """
-    inputs, length = layer_rows(layer, inputs), prototype.double().norm()
+    inputs, length = layer.rows(inputs).double(), prototype.double().norm()
     shares = {}
     for label, factors in class_factors(layer, inputs, rows).items():
         asked = query
@@ -151,24 +151,11 @@ def contributions(layer: GraphLayer, inputs: Tensor, rows: list[Tensor], prototy
 def class_factors(layer: GraphLayer, inputs: Tensor, rows: list[Tensor]) -> dict[str, Tensor]:
     r"""By operator, what each class [V] is multiplied by in the sum that makes a prototype, :math:`B_m s_B / \|p_B\|`.
 
-    inputs: `layer_rows`
+    inputs: the rows [V, D] that operators see, in float64
     rows: of each operator the row B [V] that makes the prototype
     """
     factors = {}
     for label, row, scale in zip(layer.labels, rows, layer.scales.double(), strict=True):
-        size = transformed(layer, label, row.double() @ inputs).norm() if layer.normalise_outputs else torch.ones(())
+        size = layer.transformed(label, row.double() @ inputs).norm() if layer.normalise_outputs else torch.ones(())
         factors[label] = row.double() * (scale / size if size > 0 else 0.0)
     return factors
-
-
-def layer_rows(layer: GraphLayer, inputs: Tensor) -> Tensor:
-    """Inputs [V, D] of a layer as its operators see them, in float64."""
-    return (normalise(inputs) if layer.normalise_inputs else inputs).double()
-
-
-def transformed(layer: GraphLayer, label: str, product: Tensor) -> Tensor:
-    """An operator's product [D], times theta."""
-    if label not in layer.thetas:
-        return product
-    theta = layer.thetas[label].double()
-    return product @ theta if theta.ndim == 2 else product * theta

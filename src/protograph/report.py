@@ -86,9 +86,9 @@ def _relations(answers: Answers, dataset: Dataset, related: list[str]) -> list[B
     blocks: list[Block] = [
         Paragraph(
             "Of the commonest answers to queries of novel classes: from which classes the prototype that won took most and, "
-            "beside wrong answers, that of the true class. A share is that of a class in the weights of all operators "
-            f"({', '.join(map(plain, related))} and, where a variant has them, the auxiliary ones), each by its learned scale; "
-            "the mean over these queries."
+            "beside wrong answers, that of the true class. A share is that of a class in the lengths of all that a prototype "
+            f"adds up, by {', '.join(map(plain, related))} and, where a variant has them, the auxiliary operators; the mean "
+            "over these queries."
         )
     ]
 

@@ -86,17 +86,25 @@ class GraphLayer(nn.Module):
 
     def forward(self, prototypes: Tensor, operators: Sequence[Weights]) -> Tensor:
         """Prototypes [E, V, D] and one `Weights` per label -> [E, V, D]."""
-        inputs = normalise(prototypes) if self.normalise_inputs else prototypes
+        inputs = self.rows(prototypes)
         total = torch.zeros_like(inputs)
         for label, weights, scale in zip(self.labels, operators, self.scales, strict=True):
-            product = weights.times(inputs)
-            if label in self.thetas:
-                theta = self.thetas[label]
-                product = product @ theta if theta.ndim == 2 else product * theta
+            product = self.transformed(label, weights.times(inputs))
             if self.normalise_outputs:
                 product = normalise(product)
             total[:, weights.rows] += scale * product
         return total.relu() if self.relu else total
+
+    def rows(self, prototypes: Tensor) -> Tensor:
+        """Prototypes [..., V, D] as the operators see them."""
+        return normalise(prototypes) if self.normalise_inputs else prototypes
+
+    def transformed(self, label: str, product: Tensor) -> Tensor:
+        """An operator's product [..., D], times theta."""
+        if label not in self.thetas:
+            return product
+        theta = self.thetas[label].to(product.dtype)
+        return product @ theta if theta.ndim == 2 else product * theta
 
 
 class GraphBlock(nn.Module):
