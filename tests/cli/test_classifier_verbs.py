@@ -128,7 +128,7 @@ def test_fit_predict_and_add(birds: Path, tmp_path: Path) -> None:
     assert [len(one["nearest"]), one["nearest"][0]["class"]] == [2, "finch"]
     assert two["class"] != "heron"
     heron = write_birds(tmp_path / "new", ["heron"], 3) / "heron"
-    added = {"file": str(model), "added": "heron", "examples": 3, "classes": 5, "notes": []}
+    added = {"file": str(model), "added": "heron", "examples": 3, "classes": 5, "relation_share": None, "notes": []}
     assert answer("add-class", model, "heron", heron) == added
     assert "heron" in [each["class"] for each in answer("predict", model, tmp_path / "two.png", "--top=5")[0]["nearest"]]
     table = protograph("predict", model, tmp_path / "two.png", "--top=5")
@@ -139,8 +139,12 @@ def test_fit_predict_and_add(birds: Path, tmp_path: Path) -> None:
 def test_an_added_class_is_found_among_the_others(model: Path, tmp_path: Path) -> None:
     heron = write_birds(tmp_path / "new", ["heron"], 3) / "heron"
     bird("heron", 99).save(tmp_path / "two.png")
-    answer("add-class", model, "heron", heron, "--like=gull=0.1")
+    said = answer("add-class", model, "heron", heron, "--like=gull=0.1")
+    assert said["relation_share"] == pytest.approx(Classifier.load(model).relation_share("heron"))
     assert answer("predict", model, tmp_path / "two.png")[0]["class"] == "heron"
+    line = protograph("add-class", model, "egret", heron, "--like=heron=0.9").stdout
+    share = Classifier.load(model).relation_share("egret")
+    assert line.endswith(f" knows 6 classes; {100 * share:.1f} % of its prototype comes from other classes by similarity\n")
 
 
 def test_probabilities_are_the_classifiers(fitted: Path, birds: Path) -> None:

@@ -98,17 +98,21 @@ def add_class_command(
         examples = encoded(classifier, files, skip_bad, progress)[1] if files else ()
         usual = classifier.update
         classifier.set_params(update=update or usual)
+        label = as_label(classifier, name)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            classifier.add_class(as_label(classifier, name), examples, relations)
+            classifier.add_class(label, examples, relations)
         classifier.set_params(update=usual)
     notes = [str(warning.message) for warning in said] + taken_for(classifier)
     for note in notes:
         progress.say(f"note: {note}")
     count = len(classifier.classes_)
-    result = {"file": str(model), "added": name, "examples": len(examples), "classes": count, "notes": notes}
+    share = classifier.relation_share(label) if classifier.space_.relations else None
+    result = {"file": str(model), "added": name, "examples": len(examples), "classes": count, "relation_share": share}
     done = f"added '{name}' from {_counted(len(examples), 'example')}: {model} knows {_counted(count, 'class')}"
-    tell(result, done, as_json)
+    if share is not None:
+        done += f"; {as_percent(share)} of its prototype comes from other classes by {related_by(classifier)}"
+    tell({**result, "notes": notes}, done, as_json)
 
 
 @reported
@@ -311,9 +315,19 @@ def summary_line(classifier: "Classifier") -> str:
     """The same in a line."""
     parts = summary(classifier)
     source = f"{parts['backbone'] or 'features'}, {parts['features']} numbers"
-    related = f", related by {' and '.join(parts['relations'])}" if parts["relations"] else ""
+    related = f", related by {related_by(classifier)}" if parts["relations"] else ""
     limit = "" if parts["threshold"] is None else f", unknown below {parts['threshold']:.3f}"
     return f"{len(classifier.classes_)} classes; {source}; {parts['variant']}{related}{limit}"
+
+
+def related_by(classifier: "Classifier") -> str:
+    """The names of its relations."""
+    return " and ".join(classifier.space_.relations)
+
+
+def as_percent(share: float) -> str:
+    """What relations bring, as a person reads it."""
+    return f"{100 * share:.1f} %"
 
 
 def tell(result: dict[str, Any], line: str, as_json: bool) -> None:

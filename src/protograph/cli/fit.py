@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 import protograph as pg
-from protograph.cli.classifier import summary, summary_line, tell, without_unreadable
+from protograph.cli.classifier import as_percent, related_by, summary, summary_line, tell, without_unreadable
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, SkipBad, find_device, find_precision, parse_changes
 from protograph.cli.train import run_training
@@ -158,10 +158,10 @@ def shares_as_new(classifier: "Classifier", progress: Progress) -> list[float]:
 
 def shares_line(classifier: "Classifier", shares: list[float]) -> str:
     """The same in a line."""
-    middle, least, most = (f"{100 * share:.1f} %" for share in (median(shares), min(shares), max(shares)))
+    middle, least, most = map(as_percent, (median(shares), min(shares), max(shares)))
     acting = f"{len(shares)} of these classes" if len(shares) < len(classifier.classes_) else f"these {len(shares)} classes"
     return (
-        f"relations: {middle} of a new class's prototype comes from other classes by {_relations(classifier)} "
+        f"relations: {middle} of a new class's prototype comes from other classes by {related_by(classifier)} "
         f"(median of {acting}, each as if it were new; from {least} to {most})"
     )
 
@@ -171,13 +171,9 @@ def little_note(classifier: "Classifier") -> str:
     count = len(classifier.classes_)
     return (
         "for most new classes these relations count for next to nothing. It may be that "
-        f"{count} classes are too few, or too little alike by {_relations(classifier)}: fit on more, or say what a new one is "
+        f"{count} classes are too few, or too little alike by {related_by(classifier)}: fit on more, or say what a new one is "
         "like (add-class --like CLASS=0.8). A class added without a picture is still placed by its relations alone"
     )
-
-
-def _relations(classifier: "Classifier") -> str:
-    return " and ".join(classifier.space_.relations)
 
 
 def fit_frozen(
