@@ -65,7 +65,7 @@ def test_second_stages_of_different_first_ones_are_named(tmp_path: Path) -> None
     for shots, start in ((1, "a"), (5, "a"), (10, "b")):
         task = Task(Cell("cub", shots, "dfslwof-att"), "fast", 0)
         record(results, task, make_run(tmp_path / str(shots), task, start=start))
-        said = "Second stages of `fast-0` began from 2 different first ones." in text_of(results)
+        said = "Second stages of `fast-0` began from 2 trainings of the first." in text_of(results)
         assert said == (start == "b")
 
 

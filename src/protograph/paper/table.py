@@ -138,7 +138,7 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str, ours:
         if len(contents) > 1:
             texts[-1] += " **These runs saw different pictures: their numbers cannot be compared.**"
         for which, starts in _starts(entries).items():
-            texts[-1] += f" Second stages of {which} began from {starts} different first ones."
+            texts[-1] += f" Second stages of {which} began from {starts} trainings of the first."
     return [Paragraph(text) for text in texts]
 
 
