@@ -1,6 +1,7 @@
-"""What bounds the accuracy on seen classes: how many pictures they have, one more JPEG, the width of the network, our kernels.
+"""What bounds the accuracy on seen classes: how many pictures they have, one more JPEG, the width of the network, how pictures
+are changed in training, our kernels.
 
-    python benchmarks/seen.py [--dataset mini-imagenet] [--root PATH] [--only pictures jpeg width kernels] [--quick]
+    python benchmarks/seen.py [--dataset mini-imagenet] [--root PATH] [--only pictures jpeg width changes kernels] [--quick]
 
 A cosine classifier over the seen classes by the `fast` recipe, measured after its last epoch on pictures that are held out of
 their training pictures. Test pictures are not looked at. The tables go into SEEN.md beside this script; runs that are finished
@@ -24,7 +25,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from protograph.data import Dataset, ImageStore, Pool, open_dataset
+from protograph.config import STRONG
+from protograph.data import Dataset, ImageStore, Pool, find_source, open_dataset
 from protograph.data.splits import drawn, hold_out
 from protograph.evaluation import MEASURES, extract
 from protograph.runs import Run
@@ -66,16 +68,24 @@ class Study:
         mark = hashlib.sha256(f"{self.dataset.fingerprint} {self.held} {count}".encode()).hexdigest()[:16]
         return replace(self.dataset, train=Pool.of(kept), fingerprint=mark), Pool.of(held)
 
-    def row(self, name: str, count: int, backbone: str | None = None, store: ImageStore | None = None) -> dict[str, object]:
+    def row(
+        self,
+        name: str,
+        count: int,
+        backbone: str | None = None,
+        store: ImageStore | None = None,
+        recipe: str = "fast",
+        changes: Mapping[str, Any] | None = None,
+    ) -> dict[str, object]:
         """Train, and measure on pictures that were trained on and on others."""
         dataset, held = self.divided(count)
         if store is not None:
             dataset = replace(dataset, store=store, fingerprint=f"{dataset.fingerprint[:-5]}again")
-        device = best_device()
-        config = configure(
-            dataset, "cosine", recipe="fast", backbone=backbone, changes=self.changes, precision=best_precision(device)
-        )
-        folder = self.runs / f"{config.backbone}-{count}{'-again' if store is not None else ''}"  # shared by sections
+        device, own = best_device(), changes or {}
+        every = {**self.changes, **own}
+        config = configure(dataset, "cosine", recipe=recipe, backbone=backbone, changes=every, precision=best_precision(device))
+        marks = [*(["again"] if store is not None else []), *([recipe] if recipe != "fast" else []), *own]
+        folder = self.runs / "-".join([config.backbone, str(count), *marks])  # shared by sections
         train(config, dataset, folder, device)
         model = trained_model(Run.open(folder), dataset, "last").to(device)
         right = {}
@@ -134,6 +144,23 @@ def width(study: Study) -> Iterator[Section]:
     yield Section("width", f"Networks of other widths, {study.counts[-1]} pictures of each class.", rows)
 
 
+def changes(study: Study) -> Iterator[Section]:
+    count, all_of_them = study.counts[-1], STRONG.picture_changes
+    usual = find_source(study.dataset.name).backbone_for("fast")
+    rows = [study.row("as it is", count)]
+    rows += [study.row(f"{name} {value:g}", count, changes={name: value}) for name, value in all_of_them.items()]
+    rows += [
+        study.row("all of them", count, changes=all_of_them),
+        study.row("all of them, twice as long", count, usual, recipe=STRONG.name),
+        study.row("all of them, twice as long, conv4-128", count, "conv4-128", recipe=STRONG.name),
+    ]
+    about = (
+        f"Training pictures changed as the `strong` recipe does, {count} of each class; {usual} but in the last row. Twice as "
+        "long is by that recipe itself."
+    )
+    yield Section("changes", about, rows)
+
+
 def kernels(study: Study) -> Iterator[Section]:
     """Through the command, since the variable is read when it starts."""
     rows = []
@@ -162,6 +189,7 @@ SECTIONS: dict[str, Callable[[Study], Iterator[Section]]] = {
     "pictures": pictures,
     "jpeg": jpeg,
     "width": width,
+    "changes": changes,
     "kernels": kernels,
 }
 

@@ -624,6 +624,7 @@ def training(bench: Bench) -> Iterator[Section]:
         rows.append(
             {
                 "recipe": name,
+                "network": run.config.backbone,
                 "precision": run.config.precision,
                 "steps": recipe.steps * measures["last_epoch"]["epoch"],
                 "episodes": recipe.episodes,
@@ -644,7 +645,7 @@ def training(bench: Bench) -> Iterator[Section]:
             least = found["paper"]["mean"] - found["paper"]["ci95"]
             verdict = "no lower" if found["fast"]["mean"] >= least else "LOWER"
             notes.append(f"`fast` at {found['fast']['mean']:.2f} is {verdict} than `paper` less its interval, {least:.2f}.")
-        about = f"Time to a trained model: {VARIANT} on {bench.trained}, one shot, {run.config.backbone}, seed 0."
+        about = f"Time to a trained model: {VARIANT} on {bench.trained}, one shot, seed 0."
         yield Section(f"train: {bench.trained}", about, rows, notes)
 
 

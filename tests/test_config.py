@@ -9,10 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protograph.config import CHANGES, DEMO, PAPER, RECIPES, Recipe, RunConfig, differences, find_recipe, read_toml, typed
+from protograph.config import (
+    CHANGES,
+    DEMO,
+    PAPER,
+    RECIPES,
+    STRONG,
+    Recipe,
+    RunConfig,
+    differences,
+    find_recipe,
+    has_use,
+    read_toml,
+    typed,
+    unused,
+)
 from protograph.data import DATASETS, Dataset, Source
 from protograph.errors import InputError
 from protograph.training import configure, configure_start, learning_rate
+from protograph.variants import find_variant
 
 CONFIG = RunConfig("letters", "gcgpn-aux", 5, 3, "conv4-32", ("unicode", "own.csv"), PAPER, "abc", ("plugin.py",))
 RATES = st.floats(1e-6, 10, allow_nan=False)
@@ -96,6 +111,14 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> 
         ({"scalar_rate": -0.1}, "scalar_rate"),
         ({"dropout": 1.0}, "dropout"),
         ({"dropout": -0.1}, "dropout"),
+        ({"zoom": 0.9}, "zoom"),
+        ({"zoom": math.inf}, "zoom"),
+        ({"zoom": math.nan}, "zoom"),
+        ({"stretch": 0.0}, "stretch"),
+        ({"colour": 1.1}, "colour"),
+        ({"colour": -0.1}, "colour"),
+        ({"erase": 1.5}, "erase"),
+        ({"erase": math.nan}, "erase"),
         ({"drops": [20, 40]}, "drops"),
         ({"drops": [[20, "low"]]}, "drops"),
     ],
@@ -163,6 +186,46 @@ def test_baselines_are_trained_as_long_and_on_the_queries_their_authors_chose(kn
     for variant in ("aux-only", "gcgpn-key", "gcgpn-aux"):
         assert changed(known_toy, variant, PAPER) == changed(known_toy, variant, DEMO) == {}
     assert changed(known_toy, "teen", PAPER) == {"epochs": 13, "steps": 1}
+
+
+@pytest.mark.parametrize("variant", ["gcgpn-aux", "pn+", "cosine", "dfslwof-att"])
+def test_the_strong_recipe_is_the_fast_one_with_changed_pictures_and_twice_the_steps(known_toy: Dataset, variant: str) -> None:
+    fast, strong = (configure(known_toy, variant, recipe=name).recipe for name in ("fast", "strong"))
+    changed = {"zoom": 1.25, "stretch": 1.15, "colour": 0.3, "erase": 0.43}
+    assert strong == replace(fast, name="strong", steps=2 * fast.steps, **changed)
+    assert strong.picture_changes == changed
+    assert not fast.picture_changes
+    assert replace(fast, erase=0.2).picture_changes == {"erase": 0.2}
+
+
+@pytest.mark.parametrize(("name", "steps", "rate", "queries"), [("mini-imagenet", 520, 0.4, 15), ("cub", 260, 0.8, 10)])
+def test_the_strong_recipe_fits_the_paper_s_datasets(toy: Dataset, name: str, steps: int, rate: float, queries: int) -> None:
+    dataset = replace(toy, name=name)
+    for variant in ("gcgpn-aux", "cosine", "pn+"):
+        fast, strong = (configure(dataset, variant, recipe=recipe) for recipe in ("fast", "strong"))
+        assert (strong.recipe.steps, strong.recipe.rate, strong.recipe.test_queries) == (steps, rate, queries)
+        assert (strong.recipe.epochs, strong.recipe.steps) == (fast.recipe.epochs, 2 * fast.recipe.steps)
+        assert (fast.backbone, strong.backbone) == ("conv4-64-128", "conv4-128")
+        assert configure(dataset, variant, recipe="strong", backbone="conv4-64").backbone == "conv4-64"
+    assert configure(dataset, "cosine", recipe="strong").recipe.batch == 1024
+    assert configure(dataset, "pn+", recipe="strong").recipe.novel_queries == 6
+    assert configure_start(dataset, "dfslwof-att", recipe="strong").backbone == "conv4-128"
+
+
+def test_every_recipe_has_the_network_its_dataset_names_for_it() -> None:
+    for name, source in DATASETS.items():
+        wide = name in ("mini-imagenet", "cub", "cub-stratified")
+        assert source.backbones.keys() <= RECIPES.keys()
+        for recipe in RECIPES:
+            assert source.backbone_for(recipe) == ("conv4-128" if wide and recipe == "strong" else source.backbone)
+
+
+def test_changes_of_pictures_are_of_use_wherever_training_looks_at_pictures() -> None:
+    for setting in STRONG.picture_changes:
+        for variant in ("gcgpn-aux", "pn+", "cosine", "dfslwof-att"):
+            assert setting not in unused(find_variant(variant))
+        assert setting in unused(find_variant("teen"))
+        assert has_use(find_variant("teen"), setting)  # its first stage has one
 
 
 def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:

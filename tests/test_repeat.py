@@ -1,5 +1,7 @@
 import copy
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -83,21 +85,23 @@ def test_after_a_warm_up_a_recorded_step_is_replayed_with_its_own_seed() -> None
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("default")  # of the compiler's, which knows faster and less exact ways
+@pytest.mark.parametrize("changes", [{}, {"zoom": 1.3, "stretch": 1.2, "colour": 0.3, "erase": 0.4}], ids=["", "changed"])
 def test_captured_training_is_the_same_as_training_that_is_not(
-    toy: Dataset, toy_config: Make, monkeypatch: pytest.MonkeyPatch
+    toy: Dataset, toy_config: Make, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     """By the gradients of all steps, as momentum gathers them, of weights that hardly move: otherwise roundings, which differ
     as kernels are chosen by their speed, would grow from step to step. Another draw of episodes would change them altogether.
     """
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    device, config = torch.device("cuda"), toy_config(rate=1e-6)
+    device, config = torch.device("cuda"), toy_config(rate=1e-6, **changes)
+    augmentation = replace(toy.augmentation, **config.recipe.picture_changes)
     store, recipe, variant = toy.store.to(device), config.recipe, find_variant(config.variant)
     spec = training_spec(toy, recipe, 1).to(device)
     gradients, losses = [], []
     for capture in (True, False):
         model = make_model(config, toy).to(device)
         loss_sum, optimiser = torch.zeros((), dtype=torch.float64, device=device), make_optimiser(model, recipe)
-        step = repeated_step(model, optimiser, store, toy.augmentation, spec, recipe.episodes, variant, loss_sum)
+        step = repeated_step(model, optimiser, store, augmentation, spec, recipe.episodes, variant, loss_sum)
         assert step.capture
         step.capture = capture
         for seed in range(WARM_UP + 3):

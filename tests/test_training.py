@@ -342,6 +342,50 @@ def test_features_of_a_frozen_backbone_are_not_dropped(toy: Dataset, toy_config:
     assert outcome(tmp_path / "0.0") == outcome(tmp_path / "0.5")
 
 
+def test_a_run_with_changed_pictures_ends_alike_when_it_was_killed(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
+    config = toy_config(zoom=1.3, stretch=1.2, colour=0.3, erase=0.4)
+    train(config, toy, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(config, toy, tmp_path / "run", progress=Stopping((3,)))
+    train(config, toy, tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    train(toy_config(), toy, tmp_path / "without")
+    assert outcome(tmp_path / "without") != outcome(tmp_path / "whole")
+
+
+def test_the_recipe_s_changes_of_pictures_are_added_to_the_dataset_s_own(
+    toy: Dataset, toy_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def stop(model: object, optimiser: object, store: object, augmentation: Augmentation, *_: object) -> None:
+        asked.append(augmentation)
+        raise Killed
+
+    monkeypatch.setattr(training, "repeated_step", stop)
+    changes = {"zoom": 1.3, "stretch": 1.2, "colour": 0.3, "erase": 0.4}
+    own = replace(toy, augmentation=Augmentation(3, flip=True, colour=0.1))  # which a recipe that says nothing leaves alone
+    for place, (dataset, changed) in enumerate(((toy, changes), (toy, {}), (own, {}), (own, {"zoom": 1.3}))):
+        with pytest.raises(Killed):
+            train(toy_config(**changed), dataset, tmp_path / str(place))
+    everything = Augmentation(2, flip=False, zoom=1.3, stretch=1.2, colour=0.3, erase=0.4)
+    assert asked == [everything, toy.augmentation, own.augmentation, Augmentation(3, flip=True, zoom=1.3, colour=0.1)]
+
+
+@pytest.mark.parametrize("setting", [{"zoom": 1.1}, {"stretch": 1.1}, {"colour": 0.1}, {"erase": 0.1}])
+def test_changes_of_pictures_are_refused_where_there_are_only_features(
+    toy: Dataset, toy_config: Make, tmp_path: Path, setting: dict[str, float]
+) -> None:
+    dataset = replace(toy, store=FeatureStore(torch.randn(len(toy.store), 8, generator=seeded(0))))
+    (name,) = setting
+    with pytest.raises(
+        InputError, match=rf"'short' changes pictures \({name}\), and dataset 'toy' has features in their place"
+    ):
+        train(replace(toy_config(**setting), backbone="identity"), dataset, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+    training.plan(replace(toy_config(), backbone="identity"), dataset)  # as it is, it can be trained
+
+
 def test_divergence_is_reported_with_the_rate_to_lower(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"diverged in epoch 1 .*lower the rate, now 1e\+38"):
         train(toy_config(rate=1e38), toy, tmp_path / "run")

@@ -29,6 +29,8 @@ class Recipe:
                                thetas, biases, norms)
     scalar_rate:               how fast scales and temperatures of operators learn, as a share of the rate; 0: not at all
     dropout:                   share of the backbone's features set to zero in training, where the backbone is trained
+    zoom, stretch,
+    colour, erase:             how training pictures are changed beyond the dataset's own augmentation, see `Augmentation`
     temperature:               where the cosine classifier's temperature starts
     sharpness:                 where the temperatures of relations start
     patience:                  stop after so many epochs without a better validation; 0: never
@@ -55,6 +57,10 @@ class Recipe:
     decay_scalars: bool = True
     scalar_rate: float = 1.0
     dropout: float = 0.0
+    zoom: float = 1.0
+    stretch: float = 1.0
+    colour: float = 0.0
+    erase: float = 0.0
     temperature: float = 10.0
     sharpness: float = 1.0
     patience: int = 0
@@ -72,6 +78,12 @@ class Recipe:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise InputError(f"recipe '{self.name}': dropout is a share below 1, not {self.dropout}")
+        for name in ("zoom", "stretch"):
+            if not 1 <= getattr(self, name) < math.inf:
+                raise InputError(f"recipe '{self.name}': {name} is a factor of at least 1, not {getattr(self, name)}")
+        for name in ("colour", "erase"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"recipe '{self.name}': {name} is a share from 0 to 1, not {getattr(self, name)}")
         if self.nesterov and not self.momentum:
             raise InputError(f"recipe '{self.name}': nesterov needs momentum: set nesterov=false too")
         for drop in self.drops:
@@ -82,7 +94,13 @@ class Recipe:
         if self.anneal and self.drops:
             raise InputError(f"recipe '{self.name}': 'drops' would be ignored with 'anneal': use one of them")
 
+    @property
+    def picture_changes(self) -> dict[str, Any]:
+        """What it changes of pictures, as settings of an `Augmentation`; those that change nothing are not among them."""
+        return {name: value for name in _PICTURES if (value := getattr(self, name)) != getattr(Recipe, name)}
 
+
+_PICTURES = ("zoom", "stretch", "colour", "erase")
 PAPER = Recipe("paper", drops=((20, 0.006), (40, 0.0012), (50, 0.00024), (60, 0.000048)))
 DEMO = replace(
     PAPER,
@@ -109,10 +127,12 @@ FAST = replace(
     weight_decay=1e-3,
     validation_episodes=600,
 )
+# Changed pictures are learned by heart later, so that longer training is of use.
+STRONG = replace(FAST, name="strong", steps=2 * FAST.steps, zoom=1.25, stretch=1.15, colour=0.3, erase=0.43)
 # For prototypes and graph block on the features of a frozen encoder: prototypes start where their classes are, and relations
 # sharp, since from a temperature of 1 they take thousands of steps to be of use.
 FROZEN = replace(DEMO, name="frozen", epochs=1, steps=300, sharpness=8.0)
-RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, DEMO)}
+RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, STRONG, DEMO)}
 # What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A run that
 # starts from another is a second stage, whatever its objective.
 CHANGES: dict[str, dict[str, dict[str, Any]]] = {
@@ -124,13 +144,14 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "fast": {"few-shot": {"novel_queries": 6, "seen_queries": 0}, "classify": {"batch": 1024}},
     "demo": {"few-shot": {"novel_queries": 6, "seen_queries": 0}},
 }
+CHANGES["strong"] = CHANGES["fast"]
 _OPTIMISER = {"rate", "drops", "anneal", "warmup", "momentum", "nesterov", "weight_decay", "decay_scalars"}
 _EPISODES = {"episodes", "novel_queries", "seen_queries", "scheme"}
 _UNUSED = {
     "joint": {"batch"},
     "few-shot": {"batch", "seen_queries", "scheme"},
     "classify": _EPISODES,
-    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER},
+    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER, *_PICTURES},
 }
 
 

@@ -81,7 +81,8 @@ def train(
     best = state.part("best.")
 
     count = recipe.batch if variant.objective == "classify" else recipe.episodes
-    one_step = repeated_step(model, optimiser, store, dataset.augmentation, spec, count, variant, loss_sum, recipe.dropout)
+    augmentation = replace(dataset.augmentation, **recipe.picture_changes)
+    one_step = repeated_step(model, optimiser, store, augmentation, spec, count, variant, loss_sum, recipe.dropout)
 
     with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
         for step in range(state.step, state.step if out_of_patience(recipe, state) else last_step):
@@ -252,6 +253,11 @@ def plan(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Ep
         raise unknown("measure", variant.chosen_by, MEASURES)
     if variant.objective == "none" and recipe.epochs * recipe.steps != len(variant.candidates):
         raise InputError(f"variant '{variant.name}' has {len(variant.candidates)} candidates: give it as many epochs of 1 step")
+    if isinstance(dataset.store, FeatureStore) and (changed := recipe.picture_changes):
+        raise InputError(
+            f"recipe '{recipe.name}' changes pictures ({', '.join(changed)}), and dataset '{dataset.name}' has features in "
+            "their place: leave that out, or choose another recipe"
+        )
     model = make_model(config, dataset)
     spec = training_spec(dataset, recipe, config.shots, variant.objective)
     validation, _ = (
@@ -302,7 +308,7 @@ def configure(
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     source, changes = DATASETS.get(dataset.name, OWN), changes or {}
-    chosen = find_variant(variant)
+    chosen, recipe = find_variant(variant), recipe or source.recipe
     if chosen.objective == "classify" and shots != 1:
         raise InputError(f"variant '{variant}' is trained without examples, once for every K: give the shots to `evaluate`")
     for name in changes:
@@ -321,9 +327,9 @@ def configure(
         variant=variant,
         shots=shots,
         seed=seed,
-        backbone=backbone or source.backbone,
+        backbone=backbone or source.backbone_for(recipe),
         relations=tuple(canonical(name, dataset.relations) for name in named) if needed else (),
-        recipe=recipe_for(chosen, recipe or source.recipe, changes, source.changes),
+        recipe=recipe_for(chosen, recipe, changes, source.changes),
         fingerprint=dataset.fingerprint,
         plugins=tuple(plugins),
         relation_digests=tuple(digest(name) for name in named) if needed else (),

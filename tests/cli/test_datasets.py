@@ -161,10 +161,15 @@ def test_the_small_cub_can_be_trained_on(cub_root: Path, tmp_path: Path) -> None
 def test_features_can_be_trained_on_with_the_identity(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     np.savez(tmp_path / "own.npz", vectors=random.standard_normal((120, 6)), labels=np.arange(120) % 10)
-    result = protograph(
+    words = (
         "train", "--dataset=features", "--root", tmp_path / "own.npz", "--out", tmp_path / "run", "--variant=aux-only",
         "--device=cpu", *SETS,
     )  # fmt: skip
+    for more, named in (("--recipe=strong", "zoom, stretch, colour, erase"), ("--set=erase=0.2", "erase")):
+        refused = protograph(*words, more)
+        assert refused.exit_code == 2
+        assert f"changes pictures ({named}), and dataset 'features' has features" in refused.stderr
+    result = protograph(*words)
     assert result.exit_code == 0, (result.exception, result.stderr)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["backbone"] == "identity"
 

@@ -30,7 +30,7 @@ def make_run(folder: Path, task: Task, measures: Mapping[str, Any] | None = None
     """A run folder as a training of the task would leave it behind."""
     recipe = recipe_for(find_variant(task.cell.variant), task.recipe, {}, DATASETS[task.cell.dataset].changes)
     cell = task.cell
-    network = DATASETS[cell.dataset].backbone
+    network = DATASETS[cell.dataset].backbone_for(task.recipe)
     config = RunConfig(cell.dataset, cell.variant, cell.shots, task.seed, network, cell.relations, recipe, "pictures-1")
     write_json(folder / "environment.json", ENVIRONMENT)
     write_json(folder / "config.json", {**config.to_dict(), **more})

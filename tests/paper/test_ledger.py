@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 
 from paper.made_up import make_ledger, make_run, numbers
+from protograph.config import STRONG, recipe_for
+from protograph.data import DATASETS
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES
 from protograph.paper.grid import Task
 from protograph.paper.ledger import entry_path, locked, read_ledger, record, scores
 from protograph.paper.published import Cell
+from protograph.paper.reproduce import Grid
+from protograph.paper.trials import changes
+from protograph.variants import find_variant
 
+ROOT = Path(__file__).parents[2]
 CELL = Cell("cub", 5, "gcgpn-aux")
 TASK = Task(CELL, "fast", 2)
 
@@ -40,6 +46,24 @@ def test_what_was_learned_is_that_of_the_chosen_epoch(tmp_path: Path) -> None:
     lines = [{"epoch": epoch, "learned": {"operators.0.temperature": float(epoch)}} for epoch in range(1, 6)]
     (folder / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert record(tmp_path / "results", TASK, folder).learned == {"operators.0.temperature": 3.0}
+
+
+@pytest.mark.parametrize("dataset", ["mini-imagenet", "cub"])
+@pytest.mark.parametrize("variant", ["gcgpn-aux", "pn+"])
+def test_an_entry_from_before_pictures_were_changed_is_of_the_recipe_as_it_is_now(
+    tmp_path: Path, dataset: str, variant: str
+) -> None:
+    task = Task(Cell(dataset, 1, variant), "fast", 0)
+    content = json.loads(entry_path(ROOT / "results", task).read_text())
+    for name in STRONG.picture_changes:
+        content["configuration"]["recipe"].pop(name, None)
+    path = entry_path(tmp_path / "results", task)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+    config = read_ledger(tmp_path / "results")[task].config
+    assert config.recipe == recipe_for(find_variant(variant), "fast", {}, DATASETS[dataset].changes)
+    assert (config.recipe.picture_changes, changes(config)) == ({}, "")
+    assert Grid([task], tmp_path / "results", tmp_path / "runs").missing(read_ledger(tmp_path / "results")) == []
 
 
 def test_recording_twice_leaves_the_same_file(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from paper.made_up import contents
+from paper.made_up import contents, make_run
 from protograph import figures, training
 from protograph.cli import app, jobs
 from protograph.cli import reproduce as verb
@@ -28,9 +28,11 @@ from protograph.cli import train as train_verb
 from protograph.cli.jobs import Ended
 from protograph.config import RECIPES, recipe_for
 from protograph.data import DATASETS, Dataset, Source, open_dataset
+from protograph.errors import InputError
 from protograph.evaluation import MEASURES
-from protograph.paper.grid import Selection, plan
-from protograph.paper.ledger import locked, read_ledger
+from protograph.paper.grid import Selection, Task, plan
+from protograph.paper.ledger import locked, read_ledger, record
+from protograph.paper.published import Cell
 from protograph.paper.reproduce import Grid
 from protograph.paper.table import write_table
 from protograph.variants import VARIANTS, find_variant
@@ -302,6 +304,18 @@ def test_numbers_of_another_network_are_not_mixed_into_a_ledger(faked: Path, mon
     result = reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn")
     assert result.exit_code == 2
     assert "with backbone 'conv4-32', not 'conv4-64'" in result.stderr
+
+
+def test_every_recipe_has_a_network_of_its_own_beside_which_no_other_is_mixed(tmp_path: Path) -> None:
+    results, task = tmp_path / "results", Task(Cell("cub", 1, "gcgpn-aux"), "strong", 0)
+    grid = Grid([task, replace(task, seed=1)], results, tmp_path / "runs")
+    record(results, task, make_run(tmp_path / "run", task))
+    ledger = read_ledger(results)
+    assert ledger[task].config.backbone == "conv4-128"
+    assert grid.missing(ledger) == [replace(task, seed=1)]
+    record(results, task, make_run(tmp_path / "other", task, backbone="conv4-64-128"))
+    with pytest.raises(InputError, match="with backbone 'conv4-64-128', not 'conv4-128'"):
+        grid.missing(read_ledger(results))
 
 
 def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_second_stages_of_different_first_ones_are_named(tmp_path: Path) -> None
         assert said == (start == "b")
 
 
+def test_networks_are_named_with_their_recipes_where_these_have_different_ones(tmp_path: Path) -> None:
+    alike = {(AUX, "fast"): {"h_mean": [44.0]}, (FC, "paper"): {"h_mean": [44.0]}, (SPLIT, "fast"): {"h_mean": [44.0]}}
+    text = text_of(make_ledger(tmp_path / "alike", alike))
+    assert "cub: conv4-64-128; fingerprint" in text
+    wide = {**alike, (AUX, "strong"): {"h_mean": [45.0]}}
+    text = text_of(make_ledger(tmp_path / "wide", wide))
+    assert "cub: conv4-128 by `strong`, conv4-64-128 by `fast` and `paper`; fingerprint" in text
+    assert "mini-imagenet: conv4-64-128; fingerprint" in text
+    assert "Not by the recipes as they are" not in text
+
+
 def test_several_seeds_show_their_spread_and_recipes_stand_apart(tmp_path: Path) -> None:
     results = make_ledger(
         tmp_path / "results",

@@ -25,9 +25,9 @@ def datasets_command(context: typer.Context, as_json: AsJson = False) -> None:
         return
     table = Table("dataset", "backbone", "recipe", "what it is")
     for name, source in DATASETS.items():
-        table.add_row(name, source.backbone, source.recipe, source.summary)
+        table.add_row(name, source.backbone_for(source.recipe), source.recipe, source.summary)
     rows = {
-        name: {"backbone": source.backbone, "recipe": source.recipe, "summary": source.summary}
+        name: {"backbone": source.backbone_for(source.recipe), "recipe": source.recipe, "summary": source.summary}
         for name, source in DATASETS.items()
     }
     show(rows, table, as_json)

@@ -78,7 +78,7 @@ class PictureEncoder:
         return {
             **self.origin,
             "preparation": self.preparation.to_dict(),
-            "augmentation": {"pad": self.augmentation.pad, "flip": self.augmentation.flip},
+            "augmentation": self.augmentation.to_dict(),
         }
 
     def tensors(self) -> dict[str, Tensor]:

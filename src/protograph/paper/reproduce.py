@@ -64,7 +64,7 @@ class Grid:
     def _check(self, task: Task, entry: Entry) -> None:
         """Complain of an entry that was trained by other settings than this grid would train it by."""
         there = {"backbone": entry.config.backbone, **vars(entry.config.recipe)}
-        here = {"backbone": DATASETS[task.cell.dataset].backbone, **vars(self.recipe(task))}
+        here = {"backbone": DATASETS[task.cell.dataset].backbone_for(task.recipe), **vars(self.recipe(task))}
         if there != here:
             other = next(name for name in here if here[name] != there[name])
             raise InputError(

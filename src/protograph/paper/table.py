@@ -129,10 +129,10 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str, ours:
     ]
     for dataset in sorted({task.cell.dataset for task in ledger}):
         entries = [entry for task, entry in ledger.items() if task.cell.dataset == dataset]
-        networks = sorted({entry.config.backbone for entry in entries})
+        networks = _networks(entries)
         contents = sorted({entry.config.fingerprint for entry in entries})
         versions = sorted({entry.versions for entry in entries})
-        texts.append(f"{dataset}: {', '.join(networks)}; fingerprint {', '.join(contents)}; {'; '.join(versions)}.")
+        texts.append(f"{dataset}: {networks}; fingerprint {', '.join(contents)}; {'; '.join(versions)}.")
         if changed := sorted({changes(entry.config) for entry in entries} - {""}):
             texts[-1] += f" **Not by the recipes as they are: {plain('; '.join(changed))}.**"
         if len(contents) > 1:
@@ -140,6 +140,18 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str, ours:
         for which, starts in _starts(entries).items():
             texts[-1] += f" Second stages of {which} began from {starts} trainings of the first."
     return [Paragraph(text) for text in texts]
+
+
+def _networks(entries: Iterable[Entry]) -> str:
+    """The networks that were trained and, where recipes have different ones, by which."""
+    found: dict[str, set[str]] = {}
+    for entry in entries:
+        found.setdefault(entry.config.backbone, set()).add(entry.task.recipe)
+    if len({frozenset(recipes) for recipes in found.values()}) == 1:
+        return ", ".join(sorted(found))
+    return ", ".join(
+        f"{name} by {' and '.join(f'`{one}`' for one in sorted(recipes))}" for name, recipes in sorted(found.items())
+    )
 
 
 def _starts(entries: Iterable[Entry]) -> dict[str, int]:

@@ -24,7 +24,7 @@ from protograph.variants import find_variant
 class Try:
     """What was tried.
 
-    changes: to the recipe and the network the dataset usually has, as NAME=VALUE; empty for the recipe as it is. A second stage
+    changes: to the recipe and the network the dataset has with it, as NAME=VALUE; empty for the recipe as it is. A second stage
              also names the first by the beginning of its weights' digest: another first stage, another trial
     epoch: the last one that ended, which is the one that is measured
     """
@@ -65,10 +65,10 @@ def trial_of(run: Run) -> tuple[Try, Measures]:
 
 
 def changes(config: RunConfig) -> str:
-    """What a run changes of its recipe and of the network the dataset usually has, as NAME=VALUE, with commas between."""
+    """What a run changes of its recipe and of the network the dataset has with it, as NAME=VALUE, with commas between."""
     source = find_source(config.dataset)
     usual = recipe_for(find_variant(config.variant), config.recipe.name, {}, source.changes)
-    changed = {"backbone": config.backbone} if config.backbone != source.backbone else {}
+    changed = {"backbone": config.backbone} if config.backbone != source.backbone_for(config.recipe.name) else {}
     changed |= {name: value for name, value in vars(config.recipe).items() if value != getattr(usual, name)}
     return ", ".join(f"{name}={value}" for name, value in changed.items())
 
