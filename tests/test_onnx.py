@@ -13,7 +13,8 @@ from data.layouts import blocks
 from encoders.pictures import NORMAL, backbone_weights, tiny_encoder
 from protograph import Classifier, open_dataset
 from protograph.data import Dataset
-from protograph.data.store import Augmentation, ImageStore
+from protograph.data.changes import Augmentation
+from protograph.data.store import ImageStore
 from protograph.encoders import backbone_encoder
 from protograph.errors import InputError
 from protograph.onnx import export_onnx, write_classes

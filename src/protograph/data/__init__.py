@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from protograph.data import cub, mini_imagenet
+from protograph.data.changes import Augmentation
 from protograph.data.dataset import Dataset, Pool
 from protograph.data.features import open_features
 from protograph.data.folder import open_folder
 from protograph.data.items import from_items
-from protograph.data.store import Augmentation, FeatureStore, ImageStore, Normalisation, Store
+from protograph.data.store import FeatureStore, ImageStore, Normalisation, Store
 from protograph.errors import InputError, unknown
 from protograph.progress import Progress, Silent
 

@@ -1,4 +1,7 @@
-"""Gather, crop, flip and normalise pictures on a GPU in one Triton kernel: each pixel is read once and written once."""
+"""Gather, change and normalise pictures on a GPU in one Triton kernel, which writes each pixel once.
+
+Crops and flips read each pixel once, too; what is warped is made of sixteen around.
+"""
 
 import torch
 import triton
@@ -6,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024  # pixels a program writes
+WARP_BLOCK = 256  # of those that are made of sixteen others
 
 
 def crop(pixels: Tensor, indices: Tensor, offsets: Tensor, flips: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -41,3 +45,83 @@ def _crop_kernel(  # type: ignore[no-untyped-def]
         value = tl.load(source + channel * height * width + row * width + column, mask=shown, other=0).to(tl.float32)
         value = value * tl.load(scale + channel) + tl.load(shift + channel)
         tl.store(result + (n * height * width + place) * CHANNELS + channel, value, mask=inside)
+
+
+def warp(
+    pixels: Tensor,
+    indices: Tensor,
+    maps: Tensor,
+    colours: Tensor | None,
+    squares: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+) -> Tensor:
+    """Pictures [n, C, H, W] as floats, channels-last, of pixels [P, C, H, W]: warped, recoloured and erased.
+
+    indices [n]; maps [n, 4], colours [3, n] and squares [3, n] as `Drawing` has them; scale and shift [C].
+    """
+    count, (channels, height, width) = len(indices), pixels.shape[1:]
+    indices = indices.to(pixels.device, torch.int64).contiguous()
+    result = torch.empty((count, channels, height, width), device=pixels.device, memory_format=torch.channels_last)
+    _warp_kernel[(count, triton.cdiv(height * width, WARP_BLOCK))](
+        pixels, indices, maps, maps if colours is None else colours, maps if squares is None else squares, scale, shift, result,
+        count, height, width, CHANNELS=channels, WIDE=triton.next_power_of_2(channels), COLOURS=colours is not None,
+        SQUARES=squares is not None, BLOCK=WARP_BLOCK,
+    )  # fmt: skip
+    return result
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _warp_kernel(  # type: ignore[no-untyped-def]
+    pixels, indices, maps, colours, squares, scale, shift, result, count, height, width,
+    CHANNELS: tl.constexpr, WIDE: tl.constexpr, COLOURS: tl.constexpr, SQUARES: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Program (n, b) writes block b of picture n, all channels side by side, of which `WIDE` is a power of two."""
+    n = tl.program_id(0)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    channel = tl.arange(0, WIDE)[None, :]
+    there = (place < height * width)[:, None] & (channel < CHANNELS)
+    row, column = place // width, place % width
+    # Where the pixel comes from: from -1 to 1 as maps have it, then in pixels.
+    x = tl.load(maps + 4 * n) * ((2 * column + 1) / width - 1) + tl.load(maps + 4 * n + 1)
+    y = tl.load(maps + 4 * n + 2) * ((2 * row + 1) / height - 1) + tl.load(maps + 4 * n + 3)
+    x, y = ((x + 1) * width - 1) / 2, ((y + 1) * height - 1) / 2
+    left, top = tl.floor(x), tl.floor(y)
+    source = pixels + tl.load(indices + n) * CHANNELS * height * width + channel * height * width
+    value = tl.zeros((BLOCK, WIDE), tl.float32)
+    for down in tl.static_range(4):
+        line = _mirrored(top.to(tl.int32) + (down - 1), height) * width
+        high = _cubic(y - top, down)
+        for right in tl.static_range(4):
+            at = line + _mirrored(left.to(tl.int32) + (right - 1), width)
+            weight = high * _cubic(x - left, right)
+            value += weight[:, None] * tl.load(source + at[:, None], mask=there, other=0).to(tl.float32)
+    value = value * tl.load(scale + channel, mask=channel < CHANNELS, other=0)
+    value += tl.load(shift + channel, mask=channel < CHANNELS, other=0)
+    if COLOURS:
+        grey = (tl.sum(tl.where(there, value, 0.0), 1) / CHANNELS)[:, None]
+        value = grey + (1 + tl.load(colours + n)) * (value - grey)
+        value = (1 + tl.load(colours + count + n)) * value + tl.load(colours + 2 * count + n)
+    if SQUARES:
+        half = tl.load(squares + n)
+        inside = tl.abs(row + 0.5 - tl.load(squares + count + n)) < half
+        inside = inside & (tl.abs(column + 0.5 - tl.load(squares + 2 * count + n)) < half)
+        value = tl.where(inside[:, None], 0.0, value)
+    tl.store(result + (n * height * width + place[:, None]) * CHANNELS + channel, value, mask=there)
+
+
+@triton.jit
+def _mirrored(place, size):  # type: ignore[no-untyped-def]
+    """A pixel beyond the edges is the one as far within, the pixel at the edge being its own neighbour."""
+    turn = (place % (2 * size) + 2 * size) % (2 * size)
+    return tl.where(turn < size, turn, 2 * size - 1 - turn)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _cubic(after, PLACE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """What each of the four pixels around a point counts, -1, 0, 1 and 2 from the one `after` which it lies, with A = -0.75."""
+    if PLACE == 0 or PLACE == 3:
+        distance = after + 1 if PLACE == 0 else 2 - after
+        return ((-0.75 * distance + 3.75) * distance - 6.0) * distance + 3.0
+    distance = after if PLACE == 1 else 1 - after
+    return (1.25 * distance - 2.25) * distance * distance + 1.0

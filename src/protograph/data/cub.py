@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protograph.data.changes import Augmentation
 from protograph.data.dataset import Dataset, assemble, without_bad
 from protograph.data.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.reading import read_pictures, unpacked
 from protograph.data.splits import Rows, Split, drawn, split_seen
-from protograph.data.store import Augmentation
 from protograph.errors import InputError
 from protograph.progress import Progress
 from protograph.relations import AttributeRelation, EdgeRelation, EmbeddingRelation, Relation

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protograph.data.changes import Augmentation
 from protograph.data.reading import Pictures
 from protograph.data.splits import PARTS, Split
-from protograph.data.store import Augmentation, Store
+from protograph.data.store import Store
 from protograph.errors import InputError
 from protograph.progress import Progress
 from protograph.relations import Relation

@@ -21,9 +21,10 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from protograph.data.changes import Augmentation
 from protograph.data.dataset import Dataset, pools
 from protograph.data.splits import PARTS, Split, check_sizes, split_freely
-from protograph.data.store import Augmentation, FeatureStore
+from protograph.data.store import FeatureStore
 from protograph.errors import InputError, unknown
 from protograph.progress import Progress
 

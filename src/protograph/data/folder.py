@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from protograph.data.changes import Augmentation
 from protograph.data.dataset import Dataset, assemble, report_bad
 from protograph.data.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.reading import find_folders, find_names, read_columns, read_pictures
 from protograph.data.splits import FEWEST_PICTURES, check_assigned, split_freely
-from protograph.data.store import Augmentation
 from protograph.errors import InputError
 from protograph.progress import Progress
 

@@ -9,12 +9,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from protograph.data.changes import Augmentation
 from protograph.data.dataset import Dataset, assemble
 from protograph.data.decode import is_grey, to_rgb
 from protograph.data.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.reading import Pictures
 from protograph.data.splits import check_assigned, check_sizes, split_freely
-from protograph.data.store import Augmentation, ImageStore
+from protograph.data.store import ImageStore
 from protograph.errors import InputError
 from protograph.progress import Progress, Silent
 from protograph.relations import Relation

@@ -23,9 +23,10 @@ from matplotlib.ft2font import FT2Font
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
+from protograph.data.changes import Augmentation
 from protograph.data.dataset import Dataset, Pool
 from protograph.data.splits import PARTS
-from protograph.data.store import Augmentation, ImageStore, Normalisation
+from protograph.data.store import ImageStore, Normalisation
 from protograph.files import build_folder, cache_folder, write_json
 from protograph.progress import Progress, Silent
 from protograph.relations import UnicodeRelation

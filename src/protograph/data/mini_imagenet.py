@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protograph.data.changes import Augmentation
 from protograph.data.dataset import Dataset, assemble, without_bad
 from protograph.data.reading import Pictures, find_folders, find_names, read_arrays, read_columns, read_pictures, unpacked
 from protograph.data.splits import Rows, Split, split_seen
-from protograph.data.store import Augmentation, Normalisation
+from protograph.data.store import Normalisation
 from protograph.data.unpickle import read_arrays as unpickle
 from protograph.data.unpickle import text
 from protograph.errors import InputError

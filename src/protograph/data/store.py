@@ -3,46 +3,18 @@
 Shapes: P pictures, C channels, H x W pixels, D features.
 """
 
-import math
 import os
 import shutil
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import affine_grid, grid_sample
 
-
-@dataclass(frozen=True)
-class Augmentation:
-    """Random changes in training, of each picture by itself.
-
-    pad:     zero-pad by so many pixels and crop back at random
-    flip:    left-right, every other picture
-    zoom:    scale by a factor from 1 / zoom to zoom
-    stretch: change the ratio of width to height by a factor from 1 / stretch to stretch
-    colour:  change saturation, contrast and brightness by up to this share
-    erase:   blot out a square, its side up to this share of the picture's shorter one
-
-    With `zoom` or `stretch` pictures are sampled anew, between their pixels: `pad` is then how far they move at most, by any
-    part of a pixel, and what lies beyond their edges is their mirror image instead of black.
-    """
-
-    pad: int = 0
-    flip: bool = False
-    zoom: float = 1.0
-    stretch: float = 1.0
-    colour: float = 0.0
-    erase: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON; with crop and flip alone, what it was before there was anything else."""
-        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
-        return {name: value for name, (value, usual) in values.items() if value != usual or name in ("pad", "flip")}
+from protograph.data.changes import Augmentation, Drawing, erased, recoloured, warped
 
 
 @dataclass(frozen=True)
@@ -141,21 +113,23 @@ class ImageStore:
         """
         if augmentation is None or augmentation == Augmentation():
             return self._normalised(self._pick(indices))
-        if augmentation.zoom > 1 or augmentation.stretch > 1:
-            pictures = warped(self._normalised(self._pick(indices)), augmentation, generator)
-        else:
-            pictures = self._moved(indices, augmentation, generator)
-        if augmentation.colour:
-            pictures = recoloured(pictures, augmentation.colour, generator)
-        return erased(pictures, augmentation.erase, generator) if augmentation.erase else pictures
+        _, height, width = self.picture_shape
+        drawing = Drawing(len(indices), height, width, self.device, generator)
+        if augmentation.warps and self.pixels.is_cuda and TRITON:
+            from protograph.data.crop import warp
 
-    def _moved(self, indices: Tensor, augmentation: Augmentation, generator: torch.Generator | None) -> Tensor:
-        """Pictures [n, C, H, W], cropped and flipped at random, as normalised floats."""
-        count, pad, device = len(indices), augmentation.pad, self.device
-        offsets = torch.randint(0, 2 * pad + 1, (2, count), device=device, generator=generator) - pad
-        flips = torch.zeros(count, dtype=torch.bool, device=device)
-        if augmentation.flip:
-            flips = torch.randint(0, 2, (count,), device=device, generator=generator).bool()
+            drawn = drawing.maps(augmentation), drawing.colours(augmentation), drawing.squares(augmentation)
+            return warp(self.pixels, indices, *drawn, self._scale.flatten(), self._shift.flatten())
+        if augmentation.warps:
+            pictures = warped(self._normalised(self._pick(indices)), drawing.maps(augmentation))
+        else:
+            pictures = self._moved(indices, *drawing.crops(augmentation))
+        colours, squares = drawing.colours(augmentation), drawing.squares(augmentation)
+        pictures = pictures if colours is None else recoloured(pictures, colours)
+        return pictures if squares is None else erased(pictures, squares)
+
+    def _moved(self, indices: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
+        """Pictures [n, C, H, W], cropped and flipped, as normalised floats."""
         if self.pixels.is_cuda and TRITON:
             from protograph.data.crop import crop
 
@@ -184,63 +158,6 @@ class ImageStore:
 
     def _pick(self, indices: Tensor) -> Tensor:
         return self.pixels[indices.to(self.pixels.device)].to(self.device)
-
-
-def warped(pictures: Tensor, augmentation: Augmentation, generator: torch.Generator | None) -> Tensor:
-    r"""Pictures [n, C, H, W] scaled, stretched, moved and flipped at random, channels-last: one sampling for all of it.
-
-    The pixel that is shown at (x, y), from the picture's middle, is the one at
-
-    .. math:: (\pm x / (z r) + d_x,\ y r / z + d_y)
-
-    with :math:`\log z` uniform within :math:`\pm\log \mathrm{zoom}`, :math:`2 \log r` within
-    :math:`\pm\log \mathrm{stretch}`, so that width and height take half of it each, and :math:`d_x, d_y` within `pad` pixels.
-
-    Sampled bicubically: bilinear sampling blurs the pictures of training, and a network that has learned from blurred ones
-    knows the sharp ones of a test less well.
-    """
-    count, _, height, width = pictures.shape
-    draws = _evenly((5, count), pictures, generator)
-    scale, ratio = torch.exp(math.log(augmentation.zoom) * draws[0]), torch.exp(0.5 * math.log(augmentation.stretch) * draws[1])
-    maps = torch.zeros(count, 2, 3, device=pictures.device, dtype=pictures.dtype)  # of a picture that reaches from -1 to 1
-    maps[:, 0, 0], maps[:, 1, 1] = 1 / (scale * ratio), ratio / scale
-    maps[:, 0, 2], maps[:, 1, 2] = draws[2] * (2 * augmentation.pad / width), draws[3] * (2 * augmentation.pad / height)
-    if augmentation.flip:
-        maps[:, 0, 0] = torch.copysign(maps[:, 0, 0], draws[4])
-    grid = affine_grid(maps, list(pictures.shape), align_corners=False)
-    found = grid_sample(pictures, grid, mode="bicubic", padding_mode="reflection", align_corners=False)
-    return found.contiguous(memory_format=torch.channels_last)
-
-
-def recoloured(pictures: Tensor, most: float, generator: torch.Generator | None) -> Tensor:
-    r"""Normalised pictures x [n, C, H, W] as :math:`k (s x + (1 - s) \bar x) + b`, :math:`\bar x` the mean of channels.
-
-    Saturation s and contrast k are drawn from 1 - most to 1 + most, brightness b from -most to most, for each picture. A
-    picture of one channel is its own mean, and has no saturation to change.
-    """
-    saturation, contrast, brightness = most * _evenly((3, len(pictures), 1, 1, 1), pictures, generator)
-    return torch.lerp(pictures.mean(1, keepdim=True), pictures, 1 + saturation).mul_(1 + contrast).add_(brightness)
-
-
-def erased(pictures: Tensor, most: float, generator: torch.Generator | None) -> Tensor:
-    """Normalised pictures [n, C, H, W], in each a square set to zero, which is the mean of all pictures.
-
-    Its side is drawn from 0 to the share `most` of the shorter of H and W, its middle from the whole picture: what would lie
-    beyond the edges is cut off.
-    """
-    count, _, height, width = pictures.shape
-    draws = torch.rand(3, count, 1, device=pictures.device, dtype=pictures.dtype, generator=generator)
-    half = 0.5 * most * min(height, width) * draws[0]
-    rows, columns = (
-        (torch.arange(size, device=pictures.device) + 0.5 - size * middle).abs() < half
-        for size, middle in ((height, draws[1]), (width, draws[2]))
-    )
-    return pictures * ~(rows[:, :, None] & columns[:, None, :])[:, None]  # `masked_fill` would not keep channels last
-
-
-def _evenly(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Numbers from -1 to 1, of the kind and at the place of another tensor."""
-    return 2 * torch.rand(shape, device=like.device, dtype=like.dtype, generator=generator) - 1
 
 
 class FeatureStore:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protograph.data.store import Augmentation
+from protograph.data.changes import Augmentation
 from protograph.encoders.encoder import PictureEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.encoders.pretrained import open_timm, open_transformers

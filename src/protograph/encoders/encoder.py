@@ -15,7 +15,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from protograph import sealed
-from protograph.data.store import Augmentation, ImageStore
+from protograph.data.changes import Augmentation
+from protograph.data.store import ImageStore
 from protograph.encoders.cache import Shelf
 from protograph.encoders.preparation import Preparation, file_digest, is_file, picture_names
 from protograph.errors import InputError

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from protograph import sealed
-from protograph.data.store import Augmentation
+from protograph.data.changes import Augmentation
 from protograph.encoders.encoder import PictureEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.errors import InputError

@@ -10,8 +10,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from protograph.data.changes import Augmentation
 from protograph.data.mini_imagenet import NORMALISATION, SIZE
-from protograph.data.store import Augmentation, Normalisation
+from protograph.data.store import Normalisation
 from protograph.encoders.encoder import PictureEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.errors import InputError

@@ -1,0 +1,144 @@
+"""How pictures are changed at random in training.
+
+What is drawn is apart from what that does to pictures, so that PyTorch's own functions, which are here, and a GPU's kernels
+(`crop.py`) do the same with the same draws.
+
+Shapes: n pictures, C channels, H x W pixels.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes in training, of each picture by itself.
+
+    pad:     zero-pad by so many pixels and crop back at random
+    flip:    left-right, every other picture
+    zoom:    scale by a factor from 1 / zoom to zoom
+    stretch: change the ratio of width to height by a factor from 1 / stretch to stretch
+    colour:  change saturation, contrast and brightness by up to this share
+    erase:   blot out a square, its side up to this share of the picture's shorter one
+
+    With `zoom` or `stretch` pictures are sampled anew, between their pixels: `pad` is then how far they move at most, by any
+    part of a pixel, and what lies beyond their edges is their mirror image instead of black.
+    """
+
+    pad: int = 0
+    flip: bool = False
+    zoom: float = 1.0
+    stretch: float = 1.0
+    colour: float = 0.0
+    erase: float = 0.0
+
+    @property
+    def warps(self) -> bool:
+        """Whether pictures are sampled anew."""
+        return self.zoom > 1 or self.stretch > 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; with crop and flip alone, what it was before there was anything else."""
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {name: value for name, (value, usual) in values.items() if value != usual or name in ("pad", "flip")}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Draws for `count` pictures of height x width on a device, from a generator that is there."""
+
+    count: int
+    height: int
+    width: int
+    device: torch.device
+    generator: torch.Generator | None = None
+    dtype: torch.dtype = torch.float32
+
+    def crops(self, augmentation: Augmentation) -> tuple[Tensor, Tensor]:
+        """By how many pixels [2, n] each picture moves up and to the left, within `pad`; and whether it is flipped [n]."""
+        pad = augmentation.pad
+        offsets = torch.randint(0, 2 * pad + 1, (2, self.count), device=self.device, generator=self.generator) - pad
+        if not augmentation.flip:
+            return offsets, torch.zeros(self.count, dtype=torch.bool, device=self.device)
+        return offsets, torch.randint(0, 2, (self.count,), device=self.device, generator=self.generator).bool()
+
+    def maps(self, augmentation: Augmentation) -> Tensor:
+        r"""For each picture :math:`(a_x, d_x, a_y, d_y)` [n, 4]: what is shown at (x, y) lies at
+
+        .. math:: (a_x x + d_x, a_y y + d_y) = (\pm x / (z r) + d_x,\ y r / z + d_y)
+
+        where a picture reaches from -1 to 1. :math:`\log z` is uniform within :math:`\pm\log \mathrm{zoom}`,
+        :math:`2 \log r` within :math:`\pm\log \mathrm{stretch}`, so that width and height take half of it each, and
+        :math:`d_x, d_y` within `pad` pixels.
+        """
+        zoom, stretch, right, down, side = self._evenly(5)
+        scale = torch.exp(math.log(augmentation.zoom) * zoom)
+        ratio = torch.exp(0.5 * math.log(augmentation.stretch) * stretch)
+        across = 1 / (scale * ratio)
+        if augmentation.flip:
+            across = torch.copysign(across, side)
+        shifts = right * (2 * augmentation.pad / self.width), down * (2 * augmentation.pad / self.height)
+        return torch.stack([across, shifts[0], ratio / scale, shifts[1]], 1)
+
+    def colours(self, augmentation: Augmentation) -> Tensor | None:
+        """By how much saturation, contrast and brightness [3, n] change, up or down; None where they do not."""
+        return augmentation.colour * self._evenly(3) if augmentation.colour else None
+
+    def squares(self, augmentation: Augmentation) -> Tensor | None:
+        """Half of a square's side, and the row and column of its middle [3, n], in pixels; None where nothing is erased.
+
+        The side is drawn from 0 to the share `erase` of the shorter of H and W, the middle from the whole picture.
+        """
+        if not augmentation.erase:
+            return None
+        drawn = torch.rand(3, self.count, device=self.device, dtype=self.dtype, generator=self.generator)
+        half = 0.5 * augmentation.erase * min(self.height, self.width)
+        return torch.stack([half * drawn[0], self.height * drawn[1], self.width * drawn[2]])
+
+    def _evenly(self, numbers: int) -> Tensor:
+        """Numbers [numbers, n] from -1 to 1."""
+        drawn = torch.rand(numbers, self.count, device=self.device, dtype=self.dtype, generator=self.generator)
+        return 2 * drawn - 1
+
+
+def warped(pictures: Tensor, maps: Tensor) -> Tensor:
+    """Pictures [n, C, H, W] sampled anew as `maps` [n, 4] say, mirrored beyond their edges, channels-last.
+
+    Sampled bicubically: bilinear sampling blurs the pictures of training, and a network that has learned from blurred ones
+    knows the sharp ones of a test less well.
+    """
+    matrices = torch.zeros(len(pictures), 2, 3, device=maps.device, dtype=maps.dtype)
+    matrices[:, 0, 0], matrices[:, 0, 2], matrices[:, 1, 1], matrices[:, 1, 2] = maps.unbind(1)
+    grid = affine_grid(matrices, list(pictures.shape), align_corners=False)
+    found = grid_sample(pictures, grid, mode="bicubic", padding_mode="reflection", align_corners=False)
+    return found.contiguous(memory_format=torch.channels_last)
+
+
+def recoloured(pictures: Tensor, colours: Tensor) -> Tensor:
+    r"""Normalised pictures x [n, C, H, W] as :math:`(1 + k) (\bar x + (1 + s) (x - \bar x)) + b`.
+
+    Saturation s, contrast k and brightness b are `colours` [3, n]; :math:`\bar x` is the mean of channels. A picture of one
+    channel is its own mean, and has no saturation to change.
+    """
+    saturation, contrast, brightness = colours[:, :, None, None, None]
+    grey = pictures.mean(1, keepdim=True)
+    return torch.lerp(grey, pictures, 1 + saturation).mul_(1 + contrast).add_(brightness)
+
+
+def erased(pictures: Tensor, squares: Tensor) -> Tensor:
+    """Normalised pictures [n, C, H, W], in each the square of `squares` [3, n] set to zero, which is the mean of all pictures.
+
+    What would lie beyond the edges is cut off.
+    """
+    half, row, column = squares[:, :, None]
+    rows, columns = (
+        (torch.arange(size, device=pictures.device) + 0.5 - middle).abs() < half
+        for size, middle in zip(pictures.shape[2:], (row, column), strict=True)
+    )
+    hidden: Tensor = (rows[:, :, None] & columns[:, None, :])[:, None]
+    return pictures * ~hidden  # `masked_fill` would not keep channels last
