@@ -144,7 +144,8 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "fast": {"few-shot": {"novel_queries": 6, "seen_queries": 0}, "classify": {"batch": 1024}},
     "demo": {"few-shot": {"novel_queries": 6, "seen_queries": 0}},
 }
-CHANGES["strong"] = CHANGES["fast"]
+# Prototypical Networks learn slowly, from five classes at a time: `fast` is too short for them.
+CHANGES["strong"] = {**CHANGES["fast"], "few-shot": {**CHANGES["fast"]["few-shot"], "epochs": 2 * STRONG.epochs}}
 _OPTIMISER = {"rate", "drops", "anneal", "warmup", "momentum", "nesterov", "weight_decay", "decay_scalars"}
 _EPISODES = {"episodes", "novel_queries", "seen_queries", "scheme"}
 _UNUSED = {

@@ -13,7 +13,7 @@ def test_without_a_selection_the_cells_are_those_of_the_tables_in_their_order() 
 def test_the_order_of_the_whole_plan() -> None:
     tasks = plan(Selection())
     assert tasks == [task for stage in stages().values() for task in stage]
-    assert len(set(tasks)) == len(tasks) == 44 + 2 * 9 + 9 + 18 + 2 * 35 + 5 + 10
+    assert len(set(tasks)) == len(tasks) == 44 + 2 * 9 + 9 + 18 + 2 * 35 + 5 + 10 + 44
     first = [
         [Task(cell, "fast", 0) for cell in published()],
         [Task(cell, "fast", seed) for seed in (1, 2) for cell in ARGUED],
@@ -22,9 +22,11 @@ def test_the_order_of_the_whole_plan() -> None:
     ]
     flat = [task for stage in first for task in stage]
     assert tasks[: len(flat)] == flat
-    assert {task.seed for task in tasks[len(flat) : -15]} == {1, 2}
-    assert all(task.cell.relations for task in tasks[-15:-10])
-    assert {task.cell.variant for task in tasks[-10:]} == {"aux-only", "gcgpn-key", "dfslwof-avg", "pn+cos", "teen"}
+    rest, strong = tasks[len(flat) : -44], tasks[-44:]
+    assert {task.seed for task in rest[:-15]} == {1, 2}
+    assert all(task.cell.relations for task in rest[-15:-10])
+    assert {task.cell.variant for task in rest[-10:]} == {"aux-only", "gcgpn-key", "dfslwof-avg", "pn+cos", "teen"}
+    assert strong == [Task(cell, "strong", 0) for cell in published()]
 
 
 def test_a_recipe_and_seeds_are_taken_at_their_word() -> None:

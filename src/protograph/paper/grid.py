@@ -164,4 +164,5 @@ def stages() -> dict[str, list[Task]]:
         "two more seeds of the other cells": [Task(cell, "fast", seed) for seed in (1, 2) for cell in rest],
         "other side information": [Task(cell, "fast", 0) for cell in table_cells("relations") if cell.relations],
         "relatives of the baselines": [Task(cell, "fast", 0) for cell in table_cells("baselines")],
+        "every cell by the strong recipe": [Task(cell, "strong", 0) for cell in tables],
     }
