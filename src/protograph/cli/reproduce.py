@@ -50,7 +50,8 @@ def reproduce_command(
         int | None,
         typer.Option(
             help="How many seeds of every cell. (default: 1; with neither --recipe nor --seeds, first every cell once, then "
-            "the further seeds and the paper recipe, the cells the paper argues with before the others)",
+            "the further seeds and the paper recipe, the cells the paper argues with before the others, and the strong recipe "
+            "last)",
             show_default=False,
         ),
     ] = None,
