@@ -343,7 +343,7 @@ def test_a_class_that_wordnet_is_asked_about_is_told_by_the_sense_it_was_taken_f
     taken = "WordNet takes 'crane' for crane.n.01 (a large bird; long legs); --like names another sense"
     assert answer("add-class", model, "crane", tmp_path / "new.npz")["notes"] == [taken]
     (other,) = answer("add-class", model, "hoist", tmp_path / "new.npz", "--like=crane.n.02")["notes"]
-    assert "crane.n.02 (lifts and moves heavy objects)" in other
+    assert other == "WordNet takes 'crane.n.02' for crane.n.02 (lifts and moves heavy objects)", "which was asked for"
     assert (
         answer("add-class", model, "lift", tmp_path / "new.npz", f"--like={ids[5]}")["notes"] == []
     )  # an id means what it means

@@ -284,7 +284,8 @@ def taken_for(classifier: "Classifier") -> list[str]:
             continue
         source = relation.source.opened if isinstance(relation.source, Named) else relation.source
         if isinstance(source, WordNetRelation) and (sense := source.senses([key])[0]).by != "id":
-            notes.append(f"WordNet takes '{key}' for {sense.sense} ({sense.gloss}); --like names another sense")
+            other = "" if key == sense.sense else "; --like names another sense"  # which was then asked for
+            notes.append(f"WordNet takes '{key}' for {sense.sense} ({sense.gloss}){other}")
     return notes
 
 
