@@ -116,6 +116,23 @@ def test_which_operators_relate_classes(toy: Dataset, toy_config: Callable[..., 
     assert labels == {"gcgpn-aux": ["kinship"], "pn+": [], "dfslwof-att": ["attention"]}
 
 
+@pytest.mark.parametrize("variant", ["gcgpn-aux", "gcgpn-aux-split", "dfslwof-att"])
+def test_shares_are_those_of_lengths_in_every_row(toy: Dataset, toy_config: Callable[..., RunConfig], variant: str) -> None:
+    model = make_model(toy_config(variant), toy).eval()
+    layer = model.graph.layers[0]
+    assert isinstance(layer, GraphLayer)
+    assert layer.normalise_outputs == (variant != "dfslwof-att")
+    episode = sample(evaluation_spec(toy, "test", 3, 1, 2), EVALUATION_SEED, 0)
+    with torch.inference_mode():
+        for theta in layer.thetas.values():
+            theta.copy_(torch.randn(theta.shape))
+        support = extract(model, toy.store, episode.support.flatten()).view(*episode.support.shape, -1)
+        context = model.context(support, episode.mask, episode.classes, episode.seen)
+        found, lengths = shares(model, context), naive_lengths(model, context)
+    for row, expected in zip(found.tolist(), lengths, strict=True):
+        assert row == pytest.approx([length / sum(expected) for length in expected], abs=1e-5)
+
+
 def test_shares_of_every_row_sum_to_one(toy: Dataset, toy_config: Callable[..., RunConfig]) -> None:
     config = toy_config("gcgpn-aux-split")
     model = make_model(config, toy).eval()

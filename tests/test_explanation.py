@@ -7,7 +7,8 @@ import torch
 
 from kept import NAMES, D, NaiveSpace, blobs, fitted, unit
 from protograph import AUX, Classifier, Op, Variant
-from protograph.explanation import EARLIER, Nearest
+from protograph.explanation import EARLIER, Nearest, contributions
+from protograph.nn.graph import GraphLayer
 
 CASES = [
     ("gcgpn-aux", "dense"),
@@ -73,6 +74,20 @@ def test_parts_are_what_is_left_when_a_term_is_dropped() -> None:
 def theta(layer: torch.nn.Module, label: str) -> np.ndarray:
     values: np.ndarray = layer.thetas[label].detach().double().numpy()
     return values
+
+
+def test_operators_that_are_not_normalised_sum_up_too() -> None:
+    layer = GraphLayer(("one", "two"), D, normalise_outputs=False)
+    generator = torch.Generator().manual_seed(0)
+    inputs, rows = torch.randn(4, D, generator=generator), list(torch.rand(2, 4, generator=generator))
+    query = torch.randn(D, generator=generator).double()
+    with torch.no_grad():
+        layer.scales.copy_(torch.tensor([0.3, -1.7]))
+        layer.thetas["two"].copy_(torch.randn(D, generator=generator))
+        seen = layer.rows(inputs)
+        prototype = 0.3 * (rows[0] @ seen) - 1.7 * (rows[1] @ seen) * layer.thetas["two"]
+        found = contributions(layer, inputs, rows, prototype, query)
+    assert sum(float(part.sum()) for part in found.values()) == pytest.approx(unit(prototype.double().numpy()) @ query.numpy())
 
 
 def test_a_full_theta_and_two_layers_sum_up_too() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,21 @@ def test_every_cell_is_set_beside_the_paper_and_counted_without_what_is_allowed_
         f"| **mean of cub** |  |{' **-1.00** |' * 6}  |",
     ]
     assert "\n".join(rows) in text
+
+
+def test_the_recipe_with_most_cells_stands_first(tmp_path: Path) -> None:
+    values = {(AUX, "paper"): {"h_mean": [44.0]}, (AUX, "fast"): {"h_mean": [44.0]}, (FC, "fast"): {"h_mean": [44.0]}}
+    text = text_of(make_ledger(tmp_path / "results", values))
+    assert text.index("| by `fast` | seeds |") < text.index("| by `paper` | seeds |")
+
+
+def test_a_row_alone_is_not_the_best_of_its_study(tmp_path: Path) -> None:
+    words = replace(AUX, relations=("words",))
+    values = {(AUX, "paper"): {"h_mean": [44.0]}, (AUX, "fast"): {"h_mean": [45.0]}, (words, "fast"): {"h_mean": [43.0]}}
+    text = text_of(make_ledger(tmp_path / "results", values))
+    study = text[text.index("## Other side information") :]
+    alone, best, other = (line for line in study.splitlines() if "here by" in line and "1 seed" in line)
+    assert ("**" in alone, "**45.00" in best, "**43.00" in other) == (False, True, False)
 
 
 def test_what_operators_weigh_is_shown_where_it_is_known(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ they are of single runs, so how much those differ between seeds is taken from he
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from statistics import variance
+from functools import cache, cached_property
+from statistics import fmean, variance
 from typing import Literal
 
 from scipy.special import stdtrit
@@ -29,17 +29,23 @@ WITHOUT = "gcgpn-cos-aux"  # what side information is held against
 LEVEL = 0.05  # how often something is called certain that is not so
 NO_GAIN = 1.0  # points that something may bring which is said not to help, or to be as good
 
-Claim = Literal["above", "not above", "alike"]
+Claim = Literal["above", "not above", "not below", "alike"]
 Reading = Literal["every", "most", "mean"]
 READINGS: dict[Reading, str] = {
     "every": "in every comparison",
     "most": "in more than half of the comparisons",
     "mean": "in the mean over the comparisons",
 }
-SIGNS: dict[Claim, str] = {"above": ">", "not above": "not a point above", "alike": "within a point of"}
+SIGNS: dict[Claim, str] = {
+    "above": ">",
+    "not above": "not a point above",
+    "not below": "not a point below",
+    "alike": "within a point of",
+}
 HOLDS, HOLDS_NOT, UNDECIDED, MISSING = "holds", "holds not", "undecided", "cells missing"
 
 Kin = tuple[str, str, bool, str]  # dataset, objective, whether a second stage, measure
+Draw = str | tuple[Cell, int]  # by what chance a value came about: what cells may share, or the place of a seed of one's own
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ _ANY = Cell("", 0, "")
 
 @dataclass(frozen=True)
 class Comparison:
-    """`one` is above `other`; "not above" by as much as a point; or "alike", neither above nor below it by so much."""
+    """`one` is above `other`; "not above" or "not below" it by as much as a point; or "alike", neither of both."""
 
     one: Side
     other: Side
@@ -117,9 +123,11 @@ class Comparison:
         return self.agrees(found) if abs(self._gap(found)) > found.half(level) else None
 
     def _gap(self, found: "Difference") -> float:
-        if self.claim == "above":
-            return found.mean
-        return NO_GAIN - (abs(found.mean) if self.claim == "alike" else found.mean)
+        mean = found.mean
+        gaps: dict[Claim, float] = {
+            "above": mean, "not above": NO_GAIN - mean, "not below": NO_GAIN + mean, "alike": NO_GAIN - abs(mean),
+        }  # fmt: skip
+        return gaps[self.claim]
 
     @property
     def what(self) -> str:
@@ -169,28 +177,38 @@ class Difference:
         """Half of the interval that leaves out the truth as often as `level` says."""
         return self.error * student(self.freedom, level)
 
-    def less(self, other: "Difference") -> "Difference":
-        """The difference of two that were found apart from each other."""
-        both = self, other
-        total = sum(each.error**2 for each in both)
-        loose = sum(each.error**4 / each.freedom for each in both)
-        freedom = total**2 / loose if loose else math.inf
-        return Difference(self.mean - other.mean, math.sqrt(total), freedom, self.seeds and other.seeds)
-
     def __str__(self) -> str:
         return f"{self.mean:+.2f} ± {self.half():.2f}{'' if self.seeds else ' *'}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What some numbers say of a conclusion: a difference for every comparison, None where a cell is not there.
+    """What some numbers say of a conclusion.
 
-    means: of the differences, by what differs
+    parts: what is known of both sides of every comparison, None where a cell is not there
     """
 
     conclusion: Conclusion
-    differences: tuple[Difference | None, ...]
-    means: dict[str, Difference]
+    parts: tuple[tuple[Part, Part] | None, ...]
+
+    @cached_property
+    def differences(self) -> tuple[Difference | None, ...]:
+        """How far apart the two sides of each are."""
+        return tuple(difference(*pair) if pair else None for pair in self.parts)
+
+    @cached_property
+    def sums(self) -> dict[str, list[Part]]:
+        """What the mean of the differences adds up, by what differs."""
+        pairs: dict[str, list[tuple[Part, Part]]] = {}
+        for comparison, pair in zip(self.conclusion.comparisons, self.parts, strict=True):
+            if pair:
+                pairs.setdefault(comparison.what, []).append(pair)
+        return {what: mean_parts(own) for what, own in pairs.items()}
+
+    @cached_property
+    def means(self) -> dict[str, Difference]:
+        """The means of the differences, by what differs."""
+        return {what: contrast(parts) for what, parts in self.sums.items()}
 
     @property
     def made(self) -> list[tuple[Comparison, Difference]]:
@@ -264,7 +282,8 @@ class Finding:
         """How much larger the mean differences are here than by the paper's numbers, where both have all cells."""
         if self.here.missing or self.paper.missing:
             return {}
-        return {what: found.less(self.paper.means[what]) for what, found in self.here.means.items()}
+        theirs = {what: [replace(part, share=-part.share) for part in parts] for what, parts in self.paper.sums.items()}
+        return {what: contrast(combined([*parts, *theirs[what]])) for what, parts in self.here.sums.items()}
 
     def __str__(self) -> str:
         made = f"{self.here.counts}; " if self.here.made else ""
@@ -279,33 +298,42 @@ def kin(cell: Cell, measure: str) -> Kin:
 
 
 def spreads(known: Mapping[Cell, Scores]) -> dict[Kin, Spread]:
-    """How much measures differ between seeds, pooled over the cells of a kin that have several; nothing where none has.
+    """How much measures differ between draws, pooled over the cells of a kin that have several; nothing where none has.
 
     Cells whose second stages began from the same first ones differ together, and tell of these draws once.
     """
-    several: dict[Kin, dict[Cell, Score]] = {}
+    several: dict[Kin, list[dict[Draw, float]]] = {}
     for cell, own in known.items():
         for name, score in own.items():
-            if len(score.values) > 1:
-                several.setdefault(kin(cell, name), {})[cell] = score
+            if len(by_draw := _by_draw(cell, score)) > 1:
+                several.setdefault(kin(cell, name), []).append(by_draw)
     found = {}
     for own_kin, cells in several.items():
-        weight = sum(len(score.values) - 1 for score in cells.values())
-        squares = sum((len(score.values) - 1) * variance(score.values) for score in cells.values())
-        found[own_kin] = Spread(own_kin, math.sqrt(squares / weight), _freedom([draws(*each) for each in cells.items()]))
+        weight = sum(len(by_draw) - 1 for by_draw in cells)
+        squares = sum((len(by_draw) - 1) * variance(by_draw.values()) for by_draw in cells)
+        found[own_kin] = Spread(own_kin, math.sqrt(squares / weight), _freedom(cells))
     return found
 
 
-def draws(cell: Cell, score: Score) -> tuple[object, ...]:
-    """What each value of a score was drawn with: a first stage, which other cells may share, or a seed of its own."""
-    return score.starts or tuple((cell, place) for place in range(len(score.values)))
+def draws(cell: Cell, score: Score) -> list[Draw]:
+    """What each value of a score was drawn with: what other cells may share, or a seed of its own."""
+    shared = score.draws or ("",) * len(score.values)
+    return [draw or (cell, place) for place, draw in enumerate(shared)]
 
 
-def _freedom(cells: Sequence[tuple[object, ...]]) -> int:
+def _by_draw(cell: Cell, score: Score) -> dict[Draw, float]:
+    """The mean of a score's values by what they were drawn with."""
+    found: dict[Draw, list[float]] = {}
+    for draw, value in zip(draws(cell, score), score.values, strict=True):
+        found.setdefault(draw, []).append(value)
+    return {draw: fmean(values) for draw, values in found.items()}
+
+
+def _freedom(cells: Sequence[Iterable[Draw]]) -> int:
     """Different draws, less one for each group of cells that share some."""
-    groups: list[set[object]] = []
+    groups: list[set[Draw]] = []
     for own in cells:
-        joined = [group for group in groups if group & set(own)]
+        joined = [group for group in groups if not group.isdisjoint(own)]
         groups = [group for group in groups if group not in joined] + [set(own).union(*joined)]
     return sum(len(group) - 1 for group in groups)
 
@@ -321,7 +349,7 @@ def contrast(parts: Sequence[Part]) -> Difference:
     """
     mean = sum(part.share * part.score.mean for part in parts)
     episodes = sum((part.share * part.score.ci95 / student()) ** 2 for part in parts)
-    moved: dict[tuple[Spread, object], float] = {}
+    moved: dict[tuple[Spread, Draw], float] = {}
     for part in parts:
         if part.spread is not None:
             for draw in draws(part.side.cell, part.score):
@@ -354,64 +382,62 @@ def apart(known: Mapping[Cell, Scores], between: Spreads, one: Cell, other: Cell
 
 
 def mean_difference(pairs: Sequence[tuple[Part, Part]]) -> Difference:
-    """The mean of several differences; a score that is part of several of them is uncertain once."""
-    shares: dict[Side, float] = {}
-    parts: dict[Side, Part] = {}
-    for one, other in pairs:
-        for part, share in ((one, one.share / len(pairs)), (other, -other.share / len(pairs))):
-            side = replace(part.side, cell=_ANY) if part.side.quoted else part.side  # one number, whatever it is held against
-            parts[side], shares[side] = part, shares.get(side, 0.0) + share
-    return contrast([replace(part, share=shares[side]) for side, part in parts.items()])
+    """The mean of several differences."""
+    return contrast(mean_parts(pairs))
+
+
+def mean_parts(pairs: Sequence[tuple[Part, Part]]) -> list[Part]:
+    """What the mean of several differences adds up."""
+    count = len(pairs)
+    ones = [replace(one, share=one.share / count) for one, _ in pairs]
+    return combined([*ones, *(replace(other, share=-other.share / count) for _, other in pairs)])
+
+
+def combined(parts: Sequence[Part]) -> list[Part]:
+    """The same sum with every score in it once: one that is in several parts is uncertain once."""
+    found: dict[tuple[Side, Score], Part] = {}
+    for part in parts:
+        side = replace(part.side, cell=_ANY) if part.side.quoted else part.side  # one number, whatever it is held against
+        before = found[side, part.score].share if (side, part.score) in found else 0.0
+        found[side, part.score] = replace(part, share=before + part.share)
+    return list(found.values())
 
 
 def conclusions(ledger: Mapping[Task, Entry]) -> list[Finding]:
     """Every conclusion, by every recipe of which the ledger has a cell of the paper's."""
     known = {recipe: scores(ledger, recipe) for recipe in RECIPES}
-    between = lent_spreads(known)
+    between = best_spreads(known.values())
     shown = [recipe for recipe, cells in known.items() if any(cell in published() for cell in cells)]
-    return [check(each, recipe, known[recipe], between[recipe], between[""]) for recipe in shown for each in CONCLUSIONS]
+    return [check(each, recipe, known[recipe], between) for recipe in shown for each in CONCLUSIONS]
 
 
-def lent_spreads(known: Mapping[str, Mapping[Cell, Scores]]) -> dict[str, dict[Kin, Spread]]:
-    """Spreads between seeds by recipe; a kin of which a recipe has single seeds is lent the one it is known best from.
-
-    Under "" stand those lent to numbers of which nothing is known, such as the paper's.
-    """
-    own = {recipe: spreads(cells) for recipe, cells in known.items()}
-    lent: dict[Kin, Spread] = {}
-    for spread in (each for found in own.values() for each in found.values()):
-        if spread.kin not in lent or spread.freedom > lent[spread.kin].freedom:
-            lent[spread.kin] = spread
-    return {"": lent, **{recipe: lent | found for recipe, found in own.items()}}
+def best_spreads(known: Iterable[Mapping[Cell, Scores]]) -> dict[Kin, Spread]:
+    """Of every kin the spread by the recipe that tells most of it, for all recipes, of which others may have a seed or two."""
+    best: dict[Kin, Spread] = {}
+    for spread in (each for cells in known for each in spreads(cells).values()):
+        if spread.kin not in best or spread.freedom > best[spread.kin].freedom:
+            best[spread.kin] = spread
+    return best
 
 
-def check(
-    conclusion: Conclusion, recipe: str, known: Mapping[Cell, Scores], between: Spreads, theirs: Spreads | None = None
-) -> Finding:
+def check(conclusion: Conclusion, recipe: str, known: Mapping[Cell, Scores], between: Spreads) -> Finding:
     """A conclusion by what is known of each cell, beside what the paper's own numbers say of it.
 
-    theirs: how much those would differ between seeds, of which they have none
+    These are of single runs: how much they would differ between seeds is taken to be what ours do.
     """
-    return Finding(conclusion, recipe, outcome(conclusion, known, between), outcome(conclusion, paper_scores(), theirs or {}))
+    return Finding(conclusion, recipe, outcome(conclusion, known, between), outcome(conclusion, paper_scores(), between))
 
 
 def outcome(conclusion: Conclusion, known: Mapping[Cell, Scores], between: Spreads) -> Outcome:
     """What these numbers say of a conclusion."""
-    differences: list[Difference | None] = []
-    by_what: dict[str, list[tuple[Part, Part]]] = {}
-    for comparison in conclusion.comparisons:
-        parts = comparison.parts(known, between)
-        differences.append(difference(*parts) if parts else None)
-        if parts:
-            by_what.setdefault(comparison.what, []).append(parts)
-    return Outcome(conclusion, tuple(differences), {what: mean_difference(pairs) for what, pairs in by_what.items()})
+    return Outcome(conclusion, tuple(comparison.parts(known, between) for comparison in conclusion.comparisons))
 
 
 @cache
 def paper_scores() -> dict[Cell, Scores]:
-    """The published numbers, as if each were of one seed."""
+    """The published numbers, each of one run that ours have nothing to do with."""
     return {
-        cell: {name: Score((measure.mean,), measure.ci95) for name, measure in measures.items()}
+        cell: {name: Score((measure.mean,), measure.ci95, (f"published {cell}",)) for name, measure in measures.items()}
         for cell, measures in published().items()
     }
 
@@ -550,7 +576,7 @@ CONCLUSIONS = (
     Conclusion(
         "GcGPN-aux-split is as good as DFSLwoF on miniImageNet at five shots",
         "it is competitive with DFSLwoF on the 5-shot task (taken as: less than a point below)",
-        _pairs([("dfslwof-att", "gcgpn-aux-split")], ("mini-imagenet",), (5,), claim="not above"),
+        _pairs([("gcgpn-aux-split", "dfslwof-att")], ("mini-imagenet",), (5,), claim="not below"),
     ),
     Conclusion(
         "all relations are better than those from seen to novel alone",

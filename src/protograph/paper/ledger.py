@@ -160,12 +160,13 @@ class Score:
 
     values: of each seed
     ci95: 95 % interval over test episodes, of one seed (the mean of those of several)
-    starts: of each seed, the first stage it began from, which other cells may have begun from too; empty where there is none
+    draws: by what chance each value came about, where other cells may share it: the first stage that a seed began from; "", or
+           none at all, where it has nothing in common with others
     """
 
     values: tuple[float, ...]
     ci95: float
-    starts: tuple[str, ...] = ()
+    draws: tuple[str, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -195,9 +196,8 @@ def scores(ledger: Mapping[Task, Entry], recipe: str) -> dict[Cell, Scores]:
 
 def _score(seeds: Sequence[Entry], name: str) -> Score:
     measured = [entry.measures[name] for entry in seeds]
-    starts = tuple(entry.config.start for entry in seeds)
-    values = tuple(one.mean for one in measured)
-    return Score(values, fmean(one.ci95 for one in measured), starts if all(starts) else ())
+    values, draws = tuple(one.mean for one in measured), tuple(entry.config.start for entry in seeds)
+    return Score(values, fmean(one.ci95 for one in measured), draws)
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from protograph.paper.conclusions import (
     Finding,
     Outcome,
     apart,
+    best_spreads,
     conclusions,
-    lent_spreads,
 )
 from protograph.paper.grid import FIGURE, STUDY, STUDY_OWN, Task, stages, table_cells
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
@@ -299,14 +299,15 @@ CONCLUDED = (
     "measure; here, and in the same way on the paper's own numbers. Behind a difference stands half of its 95 % interval, "
     "which comes from the test episodes and from the spread between seeds. That spread is pooled over the cells of a "
     "dataset that are trained alike, though some of them may differ more than others; second stages that began from the "
-    "same first one differ together. Where a recipe has single seeds, and for the paper's numbers, which are of single "
-    "runs, the spread is that of the recipe with most; marked *, none is known, and the interval is of the episodes alone. "
-    "All models have the same episodes but count as if each had its own, which makes that part rather too wide. A "
-    "comparison is certain where the interval leaves out 0 (of what is said not to help, or to be as good: a point). A "
-    "conclusion holds where it certainly does, holds not where it certainly does not, and is undecided in between; what is "
-    "said of every comparison, or of the mean by each measure, is refuted by one, which has to be the more certain the more "
-    "there are. The last column says by how much the mean differences here exceed the paper's: where its interval leaves "
-    "out 0, the two disagree on how large the effect is, whatever the verdicts."
+    "same first one differ together. It is taken from the recipe that tells most of it, for the others and for the paper's "
+    "numbers, which are of single runs, too; marked *, none is known, and the interval is of the episodes alone. All models "
+    "have the same episodes but count as if each had its own, which makes that part rather too wide. A comparison is "
+    "certain where the interval leaves out 0 (of what is said not to help, or to be as good: a point). A conclusion holds "
+    "where it certainly does, holds not where it certainly does not, and is undecided in between; what is said of every "
+    "comparison, or of the mean by each measure, is refuted by one, which has to be the more certain the more there are: it "
+    "counts as certainly not so where the interval of a level divided by their number leaves it out. The last column says "
+    "by how much the mean differences here exceed the paper's: where its interval leaves out 0, the two disagree on how "
+    "large the effect is, whatever the verdicts."
 )
 LAST = (
     "All numbers above are of the epoch that was best on the validation classes. These are few, so what each run has after "
@@ -379,7 +380,7 @@ def _learned(ledger: Mapping[Task, Entry]) -> list[Block]:
 def _study(known: Known) -> list[Block]:
     """What other side information is worth."""
     blocks: list[Block] = []
-    between = lent_spreads(known)
+    between = best_spreads(known.values())
     for dataset in STUDY:
         cells = [cell for cell in table_cells("relations", (dataset,)) if any(cell in own for own in known.values())]
         if not any(cell.relations for cell in cells):
@@ -393,7 +394,7 @@ def _study(known: Known) -> list[Block]:
             for cell, measured in there.items():
                 label = " and ".join(cell.relations) or STUDY_OWN[dataset]
                 rows.append(_own_row(label, recipe, measured, best))
-                found = [apart(own, between[recipe], cell, other, name) for other, name in pairs if cell != usual]
+                found = [apart(own, between, cell, other, name) for other, name in pairs if cell != usual]
                 if any(found):
                     beside.append((label, f"here by `{recipe}`", *("" if each is None else str(each) for each in found)))
         blocks.append(Heading(2, f"Other side information: {usual.dataset}, {usual.shots}-shot, {usual.variant}"))
