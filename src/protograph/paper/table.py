@@ -296,18 +296,22 @@ TRIED = (
 )
 CONCLUDED = (
     "Each is checked on all cells that the paper's sentence is about, by Joint-Joint and H-Mean unless it names another "
-    "measure; here, and in the same way on the paper's own numbers. Behind a difference stands half of its 95 % interval, "
-    "which comes from the test episodes and from the spread between seeds. That spread is pooled over the cells of a "
-    "dataset that are trained alike, though some of them may differ more than others; second stages that began from the "
-    "same first one differ together. It is taken from the recipe that tells most of it, for the others and for the paper's "
-    "numbers, which are of single runs, too; marked *, none is known, and the interval is of the episodes alone. All models "
-    "have the same episodes but count as if each had its own, which makes that part rather too wide. A comparison is "
-    "certain where the interval leaves out 0 (of what is said not to help, or to be as good: a point). A conclusion holds "
-    "where it certainly does, holds not where it certainly does not, and is undecided in between; what is said of every "
-    "comparison, or of the mean by each measure, is refuted by one, which has to be the more certain the more there are: it "
-    "counts as certainly not so where the interval of a level divided by their number leaves it out. The last column says "
-    "by how much the mean differences here exceed the paper's: where its interval leaves out 0, the two disagree on how "
-    "large the effect is, whatever the verdicts."
+    "measure; here, and in the same way on the paper's own numbers. It holds where it certainly does, holds not where it "
+    "certainly does not, and is undecided in between."
+)
+HOW_CERTAIN = (
+    "Behind a difference stands half of its 95 % interval. It comes from the test episodes, which are the same for all "
+    "models but count as if each had its own, which is rather too wide; and from the spread between seeds.",
+    "That spread is pooled over the cells of a dataset that are trained alike, though some of them may differ more than "
+    "others; second stages that began from the same first one differ together. It is taken from the recipe that tells "
+    "most of it, for the others and for the paper's numbers, which are of single runs, too. Marked *, none is known, and "
+    "the interval is of the episodes alone.",
+    "A comparison is certain where the interval leaves out 0 or, of what is said not to help or to be as good, a point.",
+    "What is said of every comparison, or of the mean by each measure, is refuted by one, which has to be the more "
+    "certain the more there are: it is certainly not so where the interval of a level divided by their number leaves it "
+    "out.",
+    "The last column says by how much the mean differences here exceed the paper's. Where its interval leaves out 0, the "
+    "two disagree on how large the effect is, whatever the verdicts.",
 )
 LAST = (
     "All numbers above are of the epoch that was best on the validation classes. These are few, so what each run has after "
@@ -426,7 +430,7 @@ def _conclusions(findings: list[Finding]) -> list[Block]:
     """What the conclusions come to, by every recipe."""
     if not findings:
         return [Paragraph("No cell of the paper's is in the ledger yet.")]
-    blocks: list[Block] = [Paragraph(CONCLUDED)]
+    blocks: list[Block] = [Paragraph(CONCLUDED), Bullets(HOW_CERTAIN)]
     for recipe in dict.fromkeys(finding.recipe for finding in findings):
         own = [finding for finding in findings if finding.recipe == recipe]
         judged = [finding for finding in own if finding.here.verdict != MISSING]
