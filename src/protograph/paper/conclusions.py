@@ -262,7 +262,7 @@ class Outcome:
     @property
     def mean(self) -> str:
         """The mean differences in words."""
-        return ", ".join(f"{what} {found}" for what, found in self.means.items())
+        return in_words(self.means)
 
     def __str__(self) -> str:
         return f"{self.verdict} ({self.counts}; mean {self.mean})" if self.made else self.verdict
@@ -289,6 +289,11 @@ class Finding:
         made = f"{self.here.counts}; " if self.here.made else ""
         theirs = f"the paper's own numbers: {self.paper.verdict}"
         return f"{self.here.verdict}: {self.conclusion.claim} ({made}recipe {self.recipe}; {theirs})"
+
+
+def in_words(differences: Mapping[str, Difference]) -> str:
+    """Differences behind what differs."""
+    return ", ".join(f"{what} {found}" for what, found in differences.items())
 
 
 def kin(cell: Cell, measure: str) -> Kin:

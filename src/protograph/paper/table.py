@@ -19,6 +19,7 @@ from protograph.paper.conclusions import (
     apart,
     best_spreads,
     conclusions,
+    in_words,
 )
 from protograph.paper.grid import FIGURE, STUDY, STUDY_OWN, Task, stages, table_cells
 from protograph.paper.ledger import Entry, Notes, Score, Scores, read_notes, scores, table_path
@@ -448,8 +449,8 @@ def _verdicts(recipe: str, findings: list[Finding]) -> Grid:
         here, paper = finding.here, finding.paper
         sure, against = here.signs.count(True), here.signs.count(False)
         counts = f"{here.as_claimed} of {len(here.made)}", str(sure), str(against)
-        gaps = ", ".join(f"{what} {gap}" for what, gap in finding.gaps.items())
-        rows.append((finding.conclusion.claim, f"**{here.verdict}**", *counts, here.mean, paper.verdict, paper.mean, gaps))
+        means = here.mean, paper.verdict, paper.mean, in_words(finding.gaps)
+        rows.append((finding.conclusion.claim, f"**{here.verdict}**", *counts, *means))
     counted = "as claimed", "certainly", "certainly not"
     head = (f"here by `{recipe}`", "verdict", *counted, "mean", "the paper's numbers", "mean", "here less the paper's")
     return Grid(head, tuple(rows), (False, False, True, True, True, False, False, False, False))
