@@ -206,11 +206,11 @@ def test_the_strong_recipe_fits_the_paper_s_datasets(toy: Dataset, name: str, st
         fast, strong = (configure(dataset, variant, recipe=recipe) for recipe in ("fast", "strong"))
         assert (strong.recipe.steps, strong.recipe.rate, strong.recipe.test_queries) == (steps, rate, queries)
         assert (strong.recipe.epochs, strong.recipe.steps) == ((24 if variant == "pn+" else 12), 2 * fast.recipe.steps)
-        assert (fast.backbone, strong.backbone) == ("conv4-64-128", "conv4-128")
+        assert (fast.backbone, strong.backbone) == ("conv4-64-128", "conv4-128-mirror")
         assert configure(dataset, variant, recipe="strong", backbone="conv4-64").backbone == "conv4-64"
     assert configure(dataset, "cosine", recipe="strong").recipe.batch == 1024
     assert configure(dataset, "pn+", recipe="strong").recipe.novel_queries == 6
-    assert configure_start(dataset, "dfslwof-att", recipe="strong").backbone == "conv4-128"
+    assert configure_start(dataset, "dfslwof-att", recipe="strong").backbone == "conv4-128-mirror"
 
 
 def test_every_recipe_has_the_network_its_dataset_names_for_it() -> None:
@@ -218,7 +218,7 @@ def test_every_recipe_has_the_network_its_dataset_names_for_it() -> None:
         wide = name in ("mini-imagenet", "cub", "cub-stratified")
         assert source.backbones.keys() <= RECIPES.keys()
         for recipe in RECIPES:
-            assert source.backbone_for(recipe) == ("conv4-128" if wide and recipe == "strong" else source.backbone)
+            assert source.backbone_for(recipe) == ("conv4-128-mirror" if wide and recipe == "strong" else source.backbone)
 
 
 def test_changes_of_pictures_are_of_use_wherever_training_looks_at_pictures() -> None:

@@ -62,6 +62,27 @@ def test_in_evaluation_convolution_and_norm_are_one_and_the_numbers_those_of_the
     torch.testing.assert_close(backbone(pictures), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_a_mirroring_network_answers_the_mean_of_both_sides_but_trains_on_pictures_as_they_are():
+    torch.manual_seed(0)
+    plain, mirroring = Conv4((4, 8, 4, 8)).double(), Conv4((4, 8, 4, 8), mirror=True).double()
+    pictures = torch.randn(6, 3, 20, 22).double()
+    plain(pictures)  # batch norm has seen something
+    mirroring.load_state_dict(plain.state_dict())
+    for parts in (None, (2, 4)):
+        assert torch.equal(mirroring.train()(pictures, parts), plain.train()(pictures, parts))
+    one, other = plain.eval()(pictures), plain(torch.from_numpy(pictures.numpy()[..., ::-1].copy()))
+    assert (one - other).abs().max() > 0.1
+    torch.testing.assert_close(mirroring.eval()(pictures), (one + other) / 2, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mirroring(pictures.flip(3)), mirroring(pictures), rtol=1e-12, atol=1e-12)
+
+
+def test_the_network_of_128_channels_comes_with_and_without_its_mirror_image():
+    both = [build_backbone(name, 3, last_relu=True) for name in ("conv4-128", "conv4-128-mirror")]
+    assert [backbone.mirror for backbone in both] == [False, True]
+    both[1].load_state_dict(both[0].state_dict())
+    assert all(isinstance(backbone.blocks[-1][2], nn.ReLU) for backbone in both)
+
+
 def test_build_passes_the_variants_last_relu_on():
     for last_relu in (True, False):
         variant = replace(VARIANTS["aux-only"], last_relu=last_relu)

@@ -311,10 +311,10 @@ def test_every_recipe_has_a_network_of_its_own_beside_which_no_other_is_mixed(tm
     grid = Grid([task, replace(task, seed=1)], results, tmp_path / "runs")
     record(results, task, make_run(tmp_path / "run", task))
     ledger = read_ledger(results)
-    assert ledger[task].config.backbone == "conv4-128"
+    assert ledger[task].config.backbone == "conv4-128-mirror"
     assert grid.missing(ledger) == [replace(task, seed=1)]
     record(results, task, make_run(tmp_path / "other", task, backbone="conv4-64-128"))
-    with pytest.raises(InputError, match="with backbone 'conv4-64-128', not 'conv4-128'"):
+    with pytest.raises(InputError, match="with backbone 'conv4-64-128', not 'conv4-128-mirror'"):
         grid.missing(read_ledger(results))
 
 

@@ -76,7 +76,7 @@ def test_networks_are_named_with_their_recipes_where_these_have_different_ones(t
     assert "cub: conv4-64-128; fingerprint" in text
     wide = {**alike, (AUX, "strong"): {"h_mean": [45.0]}}
     text = text_of(make_ledger(tmp_path / "wide", wide))
-    assert "cub: conv4-128 by `strong`, conv4-64-128 by `fast` and `paper`; fingerprint" in text
+    assert "cub: conv4-128-mirror by `strong`, conv4-64-128 by `fast` and `paper`; fingerprint" in text
     assert "mini-imagenet: conv4-64-128; fingerprint" in text
     assert "Not by the recipes as they are" not in text
 

@@ -55,7 +55,7 @@ def test_a_trial_says_what_it_changes_of_the_recipe_as_the_dataset_has_it(tmp_pa
     tried, _ = trial_of(Run.open(changed(tmp_path / "other", 40.0, "conv4-128", rate=0.4, dropout=0.5)))
     assert tried.changes == "backbone=conv4-128, rate=0.4, dropout=0.5"
     strong = Task(TASK.cell, "strong", 0)
-    for backbone, said in (("conv4-128", ""), ("conv4-64-128", "backbone=conv4-64-128")):
+    for backbone, said in (("conv4-128-mirror", ""), ("conv4-64-128", "backbone=conv4-64-128")):
         epochs(make_run(tmp_path / backbone, strong, backbone=backbone), 1.0)
         assert trial_of(Run.open(tmp_path / backbone))[0].changes == said
 

@@ -22,11 +22,16 @@ class Conv4(nn.Module):
         widths: channels of the four blocks
         channels: channels of the pictures
         last_relu: whether the last block has its ReLU
+        mirror: whether features in evaluation mode are the mean of a picture's and its mirror image's,
+            :math:`\tfrac12 (f(x) + f(x\,\mathrm{flipped}))`; in training pictures are flipped at random instead
 
     """
 
-    def __init__(self, widths: tuple[int, int, int, int], channels: int = 3, last_relu: bool = False) -> None:
+    def __init__(
+        self, widths: tuple[int, int, int, int], channels: int = 3, last_relu: bool = False, mirror: bool = False
+    ) -> None:
         super().__init__()
+        self.mirror = mirror
         self.blocks = nn.Sequential()
         for position, width in enumerate(widths):
             conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
@@ -37,9 +42,15 @@ class Conv4(nn.Module):
 
     def forward(self, pictures: Tensor, parts: Sequence[int] | None = None) -> Tensor:
         """[n, C, H, W] -> [n, D]; in training batch norm sees each of the `parts` of the n pictures apart."""
+        features = self._features(pictures, parts or (pictures.shape[0],))
+        if self.mirror and not self.training:
+            features = (features + self._features(pictures.flip(-1), (pictures.shape[0],))) / 2
+        return features
+
+    def _features(self, pictures: Tensor, parts: Sequence[int]) -> Tensor:
         features = pictures
         for block in self.blocks:
-            features = conv_block(block, features, parts or (pictures.shape[0],))  # type: ignore[arg-type]
+            features = conv_block(block, features, parts)  # type: ignore[arg-type]
         return features.flatten(1)
 
 
@@ -167,6 +178,7 @@ Backbone = Callable[[int, bool], nn.Module]  # (channels, last_relu) -> pictures
 BACKBONES: dict[str, Backbone] = {
     "conv4-64-128": lambda channels, last_relu: Conv4((64, 64, 128, 128), channels, last_relu),
     "conv4-128": lambda channels, last_relu: Conv4((128, 128, 128, 128), channels, last_relu),
+    "conv4-128-mirror": lambda channels, last_relu: Conv4((128, 128, 128, 128), channels, last_relu, mirror=True),
     "conv4-wide": lambda channels, last_relu: Conv4((64, 128, 256, 128), channels, last_relu),
     "conv4-64": lambda channels, last_relu: Conv4((64, 64, 64, 64), channels, last_relu),
     "conv4-32": lambda channels, last_relu: Conv4((32, 32, 32, 32), channels, last_relu),
