@@ -576,11 +576,11 @@ def test_a_class_of_many_pictures_is_found_as_well_as_the_others(most: int) -> N
 @pytest.fixture
 def toy_run(
     tmp_path: Path, toy: Dataset, toy_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Path]:
+) -> Callable[..., Path]:
     monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=5))
 
-    def make(variant: str) -> Path:
-        train(toy_config(variant, rate=0.1), toy, tmp_path / variant)
+    def make(variant: str, **changes: Any) -> Path:
+        train(toy_config(variant, rate=0.1, **changes), toy, tmp_path / variant)
         return tmp_path / variant
 
     return make
@@ -588,7 +588,7 @@ def toy_run(
 
 @pytest.mark.parametrize("variant", ["gcgpn-aux", "gcgpn-key", "gcgpn-cos-aux"])
 def test_a_run_becomes_a_classifier_that_answers_as_evaluation_does(
-    toy: Dataset, toy_run: Callable[[str], Path], fake_encoders: list[tuple[Any, ...]], variant: str, tmp_path: Path
+    toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]], variant: str, tmp_path: Path
 ) -> None:
     run = Run.open(toy_run(variant))
     model = make_model(run.config, toy)
@@ -617,8 +617,16 @@ def test_a_run_becomes_a_classifier_that_answers_as_evaluation_does(
         np.testing.assert_allclose(grown.decision_function(queries), logits, atol=2e-4)
 
 
+def test_the_encoder_of_a_run_changes_copies_as_its_training_changed_pictures(
+    toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]]
+) -> None:
+    Classifier.from_run(toy_run("aux-only", zoom=1.2, erase=0.3), toy)
+    *_, augmentation, _ = fake_encoders[0]
+    assert augmentation == replace(toy.augmentation, zoom=1.2, erase=0.3) != toy.augmentation
+
+
 def test_a_run_of_another_kind_or_dataset_is_refused(
-    toy: Dataset, toy_run: Callable[[str], Path], fake_encoders: list[tuple[Any, ...]]
+    toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]]
 ) -> None:
     with pytest.raises(InputError, match="variant 'pn\\+', which has no cosine classifier"):
         Classifier.from_run(toy_run("pn+"), toy)

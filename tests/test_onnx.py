@@ -71,13 +71,14 @@ def test_letters(letters: Dataset, tmp_path: Path) -> None:
     assert json.loads(said["preparation"]) == json.loads(json.dumps(encoder.preparation.to_dict()))
 
 
-def test_a_network_of_the_birds_size(tmp_path: Path) -> None:
-    weights, device = backbone_weights(1, 3, "conv4-64-128"), torch.device("cpu")
-    encoder = backbone_encoder("conv4-64-128", weights, (3, 84, 84), NORMAL, Augmentation(8, True), device=device)
-    pictures = [blocks(84, 84, 3, place) for place in range(64)]
+@pytest.mark.parametrize(("network", "size"), [("conv4-64-128", 84), ("conv4-128-mirror", 32)])
+def test_the_networks_of_the_birds(tmp_path: Path, network: str, size: int) -> None:
+    weights, device = backbone_weights(1, 3, network), torch.device("cpu")
+    encoder = backbone_encoder(network, weights, (3, size, size), NORMAL, Augmentation(8, True), device=device)
+    pictures = [blocks(size, size, 3, place) for place in range(64)]
     classifier = Classifier(encoder, steps=2, copies=0).fit(pictures[:12], np.repeat(["a", "b", "c"], 4))
     inputs = np.stack(pictures).transpose(0, 3, 1, 2)
-    said = check_parity(classifier, pictures, inputs, ("new", blocks(84, 84, 4)), tmp_path)
+    said = check_parity(classifier, pictures, inputs, ("new", blocks(size, size, 4)), tmp_path)
     assert said["threshold"] == ""
 
 

@@ -214,7 +214,7 @@ def open_run(run: Run, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Encoder
     if not isinstance(dataset.store, ImageStore):
         return model, None
     weights = {name: value.clone() for name, value in model.backbone.state_dict().items()}
-    store, pictures = dataset.store, dataset.augmentation
+    store, pictures = dataset.store, replace(dataset.augmentation, **config.recipe.picture_changes)
     shape = store.picture_shape
     return model, backbone_encoder(config.backbone, weights, shape, store.normalisation, pictures, variant.last_relu)
 
