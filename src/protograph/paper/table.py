@@ -46,8 +46,8 @@ LESS = {"mini-imagenet": "100 training pictures per class less than the paper ha
 TRAINED = {
     "paper": "the paper's training",
     "fast": "the paper's network, episodes and pictures, a sixth of its training, in larger steps",
-    "strong": "more than the paper did: `fast` for twice as long, pictures also scaled, stretched, recoloured and partly erased, "
-    "128 channels in every block, and when tested the mean of a picture's and its mirror image's features",
+    "strong": "more than the paper did: `fast` for twice as long, pictures also scaled, stretched, recoloured and partly "
+    "erased, 128 channels in every block, and when tested the mean of a picture's and its mirror image's features",
 }
 HEAD = ("", "", *MEASURES.values())
 STANDING = "Where we stand"
