@@ -19,7 +19,7 @@ import torch
 from nn.naive import LargestTensor
 from protograph import training
 from protograph.config import Recipe, RunConfig
-from protograph.data import Augmentation, Dataset, FeatureStore, Pool
+from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore, Pool
 from protograph.episodes import EpisodeSpec, draw, draw_batch, seeded
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure
@@ -447,6 +447,17 @@ def test_classification_is_cross_entropy_of_cosines_with_every_seen_class(toy: D
         scores = [10 * cosine(feature, prototype) for prototype in prototypes]
         expected += math.log(sum(map(math.exp, scores))) - scores[target]
     assert loss == pytest.approx(expected / len(features), abs=1e-5)
+
+
+@pytest.mark.parametrize(("variant", "frozen"), [("dfslwof-att", True), ("aux-only", False)])
+def test_a_network_that_mirrors_looks_from_both_sides_in_training_where_it_stays_as_it_is(
+    toy: Dataset, toy_config: Make, variant: str, frozen: bool
+) -> None:
+    config = replace(toy_config(variant), backbone="conv4-128-mirror", relations=())
+    assert isinstance(toy.store, ImageStore)
+    mirrored = replace(toy, store=ImageStore(toy.store.pixels.flip(-1), toy.store.normalisation))
+    losses = [stepping(variant, dataset, config)[1] for dataset in (toy, mirrored)]
+    assert (losses[0] == pytest.approx(losses[1], abs=1e-5)) is frozen
 
 
 def cosine(a: list[float], b: list[float]) -> float:

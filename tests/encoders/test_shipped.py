@@ -8,11 +8,12 @@ import torch
 from safetensors import safe_open
 
 from data.layouts import blocks
-from encoders.pictures import tiny_encoder
+from encoders.pictures import backbone_weights, tiny_encoder
 from protograph.config import RunConfig
 from protograph.data import Dataset, ImageStore
+from protograph.data.changes import Augmentation
 from protograph.data.mini_imagenet import NORMALISATION
-from protograph.encoders import open_encoder, pack_backbone, shipped
+from protograph.encoders import backbone_encoder, open_encoder, pack_backbone, shipped
 from protograph.encoders.shipped import open_packed
 from protograph.errors import InputError
 from protograph.runs import Checkpoint, Run
@@ -46,6 +47,29 @@ def test_a_packed_backbone_opens_as_the_runs(finished: Run, tmp_path: Path) -> N
     assert said == json.loads(json.dumps(origin))
     assert said["configuration"]["dataset"] == "mini-imagenet"
     assert said["measures"] == {"h_mean": {"mean": 51.5, "ci95": 0.25}}
+
+
+def test_a_packed_backbone_changes_copies_as_its_training_changed_pictures(finished: Run, tmp_path: Path) -> None:
+    config = replace(finished.config, recipe=replace(finished.config.recipe, zoom=1.2, colour=0.1))
+    (finished.folder / "config.json").write_text(json.dumps(config.to_dict()))
+    pack_backbone(finished.folder, tmp_path / "conv4.safetensors")
+    encoder = open_packed(tmp_path / "conv4.safetensors", torch.device("cpu"))
+    assert encoder.augmentation == Augmentation(pad=8, flip=True, zoom=1.2, colour=0.1)
+
+
+def test_an_encoder_of_a_mirroring_network_looks_from_both_sides() -> None:
+    weights, shape, copies = backbone_weights(1, 3, "conv4-128"), (3, 20, 20), Augmentation(2)
+    plain, mirroring = (
+        backbone_encoder(name, weights, shape, NORMALISATION, copies, device=torch.device("cpu"))
+        for name in ("conv4-128", "conv4-128-mirror")
+    )
+    pictures = [blocks(20, 20, 3, place) for place in range(4)]
+    one, other = plain.encode(pictures), plain.encode([picture[:, ::-1].copy() for picture in pictures])
+    assert not torch.allclose(one, other)
+    again = open_encoder(mirroring.description(), mirroring.tensors())
+    for encoder in (mirroring, again):
+        torch.testing.assert_close(encoder.encode(pictures), (one + other) / 2)
+    assert mirroring.digest() != plain.digest()
 
 
 def test_conv4_is_the_shipped_file(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paper.made_up import make_ledger, make_run, text_of
+from protograph.config import RECIPES
 from protograph.document import as_markdown
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure
@@ -125,20 +126,25 @@ def test_cells_that_fall_short_are_listed_with_what_is_allowed(tmp_path: Path) -
 
 
 def test_every_cell_is_set_beside_the_paper_and_counted_without_what_is_allowed_more_too(tmp_path: Path) -> None:
-    theirs = {cell: {name: measure.mean for name, measure in published()[cell].items()} for cell in (AUX, FC, SPLIT)}
+    more = replace(FC, shots=5)
+    theirs = {cell: {name: measure.mean for name, measure in published()[cell].items()} for cell in (AUX, FC, SPLIT, more)}
     values = {
         (AUX, "fast"): {name: [mean + 1.0, mean + 3.0] for name, mean in theirs[AUX].items()},
+        (more, "fast"): {name: [mean + 5.0] for name, mean in theirs[more].items()},
         (FC, "fast"): {name: [mean - 4.0] for name, mean in theirs[FC].items()},
         (SPLIT, "fast"): {name: [mean - 1.2] for name, mean in theirs[SPLIT].items()},  # within what is allowed more alone
     }
     text = text_of(make_ledger(tmp_path / "results", values))
-    assert ": 2 of 3 cells reach the paper (67 %); mini-imagenet 1 of 1, cub 1 of 2; 1 if none were allowed more" in text
+    assert ": 3 of 4 cells reach the paper (75 %); mini-imagenet 1 of 1, cub 2 of 3; 2 if none were allowed more" in text
     rows = [
         f"| {SPLIT} | 1 |{' -1.20 |' * 6} yes |",
         f"| {AUX} | 2 |{' +2.00 |' * 6} yes |",
         f"| {FC} | 1 |{' -4.00 |' * 6} no |",
+        f"| {more} | 1 |{' +5.00 |' * 6} yes |",
         f"| **mean of mini-imagenet** |  |{' **-1.20** |' * 6}  |",
-        f"| **mean of cub** |  |{' **-1.00** |' * 6}  |",
+        f"| **median of mini-imagenet** |  |{' **-1.20** |' * 6}  |",
+        f"| **mean of cub** |  |{' **+1.00** |' * 6}  |",
+        f"| **median of cub** |  |{' **+2.00** |' * 6}  |",
     ]
     assert "\n".join(rows) in text
 
@@ -177,6 +183,15 @@ def test_what_operators_weigh_is_shown_where_it_is_known(tmp_path: Path) -> None
     assert "| cub 1-shot gcgpn-aux fast-0 | 3.06 | attributes 0.91, identity-nn -0.75 | 41.00 | 41.00 |" in section
     assert "fast-1" not in section[: section.index("## The last epoch")]
     assert "What operators came to weigh" not in text_of(make_ledger(tmp_path / "other", {(AUX, "fast"): {"h_mean": [44.0]}}))
+
+
+def test_recipes_whose_numbers_stand_beside_the_paper_s_say_what_they_are(tmp_path: Path) -> None:
+    assert TRAINED.keys() == RECIPES.keys() - {"demo"}
+    text = text_of(make_ledger(tmp_path / "results", {(FC, recipe): {"h_mean": [60.0]} for recipe in TRAINED}))
+    for recipe, what in TRAINED.items():
+        assert f"- `{recipe}` ({what}): " in text
+    for done in ("scaled", "stretched", "recoloured", "erased", "128 channels", "mirror image"):
+        assert done in TRAINED["strong"]
 
 
 def test_where_no_cell_falls_short_none_is_listed(tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ def train_command(
             show_default=False,
         ),
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="Network for the pictures. (default: the dataset's own)")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="Network for the pictures. (default: the dataset's own for the recipe)")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(

@@ -96,7 +96,7 @@ class PictureEncoder:
         return self._encode(pictures, None, 1, progress)[:, 0]
 
     def encode_augmented(self, pictures: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
-        """Features [n, copies, D] of copies that are cropped and flipped at random, by the seed and the picture alone."""
+        """Features [n, copies, D] of copies that are changed at random, by the seed and the picture alone."""
         return self._encode(pictures, seed, copies, progress)
 
     def _encode(self, pictures: Sequence[Any], seed: int | None, copies: int, progress: Progress | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from protograph.runs import Run
 from protograph.variants import find_variant
 
 SHIPPED = Path(__file__).parents[1] / "conv4.safetensors"
-COPIES = Augmentation(pad=8, flip=True)  # as in training
+COPIES = Augmentation(pad=8, flip=True)  # as the dataset's training pictures
 
 
 def backbone_encoder(
@@ -100,7 +101,8 @@ def pack_backbone(run_folder: Path | str, path: Path | str = SHIPPED) -> dict[st
         name.removeprefix("backbone."): value for name, value in run.weights("best").items() if name.startswith("backbone.")
     }
     last_relu = find_variant(config.variant).last_relu
-    encoder = backbone_encoder(config.backbone, weights, (3, SIZE, SIZE), NORMALISATION, COPIES, last_relu)
+    copies = replace(COPIES, **config.recipe.picture_changes)
+    encoder = backbone_encoder(config.backbone, weights, (3, SIZE, SIZE), NORMALISATION, copies, last_relu)
     environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
     origin = {
         "configuration": config.to_dict(),

@@ -23,7 +23,7 @@ class Conv4(nn.Module):
         channels: channels of the pictures
         last_relu: whether the last block has its ReLU
         mirror: whether features in evaluation mode are the mean of a picture's and its mirror image's,
-            :math:`\tfrac12 (f(x) + f(x\,\mathrm{flipped}))`; in training pictures are flipped at random instead
+            :math:`\tfrac12 (f(x) + f(x\,\mathrm{flipped}))`, for pictures of which training flips every other one
 
     """
 
@@ -42,9 +42,10 @@ class Conv4(nn.Module):
 
     def forward(self, pictures: Tensor, parts: Sequence[int] | None = None) -> Tensor:
         """[n, C, H, W] -> [n, D]; in training batch norm sees each of the `parts` of the n pictures apart."""
-        features = self._features(pictures, parts or (pictures.shape[0],))
+        parts = parts or (pictures.shape[0],)
+        features = self._features(pictures, parts)
         if self.mirror and not self.training:
-            features = (features + self._features(pictures.flip(-1), (pictures.shape[0],))) / 2
+            features = (features + self._features(pictures.flip(-1), parts)) / 2
         return features
 
     def _features(self, pictures: Tensor, parts: Sequence[int]) -> Tensor:
