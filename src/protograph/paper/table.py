@@ -47,8 +47,8 @@ TRAINED = {
     "paper": "the paper's training",
     "fast": "a tenth to a fifth of the paper's training, in larger steps",
     "strong": "`fast` for longer, yet not as long as the paper's, and with what the paper did not do: pictures also scaled, "
-    "stretched, recoloured and partly erased, 128 channels in every block instead of 64 in two of them, and when tested the mean "
-    "of a picture's and its mirror image's features",
+    "stretched, recoloured and partly erased, 128 channels in every block instead of 64 in two of them, and when tested the "
+    "mean of a picture's and its mirror image's features",
 }
 HEAD = ("", "", *MEASURES.values())
 STANDING = "Where we stand"
@@ -324,8 +324,8 @@ HOW_CERTAIN = (
     "out.",
     "The last column says by how much the mean differences here exceed the paper's. Where its interval leaves out 0, the "
     "two disagree on how large the effect is, whatever the verdicts.",
-    "Where our models stand beside published numbers, as GFSL models do beside few-shot ones, `strong` has the advantage of all "
-    "that the others did not do.",
+    "Where our models stand beside published numbers, as GFSL models do beside few-shot ones, `strong` has the advantage of "
+    "all that the others did not do.",
 )
 LAST = (
     "All numbers above are of the epoch that was best on the validation classes. These are few, so what each run has after "
@@ -338,8 +338,8 @@ LEARNED = (
 )
 FEW_SHOT = (
     "5-way Novel-Novel on miniImageNet. Few-shot methods as the paper quotes them; below, models for the joint label space as "
-    "it published them and as measured here. Theirs had 600 training pictures per class, ours 500; by `strong` ours had more done "
-    "to them than theirs, and are tested from both sides."
+    "it published them and as measured here. Theirs had 600 training pictures per class, ours 500; by `strong` ours were "
+    "changed in more ways, and were looked at from both sides when tested."
 )
 
 
