@@ -109,7 +109,6 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> 
         ({"momentum": 0.0}, "nesterov"),
         ({"weight_decay": -1.0}, "weight_decay"),
         ({"scalar_rate": -0.1}, "scalar_rate"),
-        ({"scalar_wait": -1}, "scalar_wait"),
         ({"dropout": 1.0}, "dropout"),
         ({"dropout": -0.1}, "dropout"),
         ({"zoom": 0.9}, "zoom"),
@@ -240,7 +239,6 @@ def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:
     [
         ("gcgpn-aux", "batch"), ("pn+", "seen_queries"), ("pn+", "temperature"), ("pn+", "batch"), ("cosine", "episodes"),
         ("cosine", "scheme"), ("teen", "scheme"), ("gcgpn-cos-aux", "sharpness"), ("dfslwof-att", "scalar_rate"),
-        ("pn+", "scalar_wait"),
     ],
 )  # fmt: skip
 def test_a_setting_that_would_be_ignored_is_refused(known_toy: Dataset, variant: str, setting: str) -> None:

@@ -28,7 +28,6 @@ class Recipe:
     decay_scalars:             whether weight decay also pulls on scalars and vectors (temperatures, scales, diagonal
                                thetas, biases, norms)
     scalar_rate:               how fast scales and temperatures of operators learn, as a share of the rate; 0: not at all
-    scalar_wait:               epochs before they begin to
     dropout:                   share of the backbone's features set to zero in training, where the backbone is trained
     zoom, stretch,
     colour, erase:             how training pictures are changed beyond the dataset's own augmentation, see `Augmentation`
@@ -57,7 +56,6 @@ class Recipe:
     weight_decay: float = 5e-4
     decay_scalars: bool = True
     scalar_rate: float = 1.0
-    scalar_wait: int = 0
     dropout: float = 0.0
     zoom: float = 1.0
     stretch: float = 1.0
@@ -75,7 +73,7 @@ class Recipe:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 1, not {getattr(self, name)}")
         if not 0 < self.rate < math.inf:
             raise InputError(f"recipe '{self.name}': rate must be above 0, not {self.rate}")
-        for name in ("warmup", "patience", "momentum", "weight_decay", "scalar_rate", "scalar_wait"):
+        for name in ("warmup", "patience", "momentum", "weight_decay", "scalar_rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
@@ -172,7 +170,6 @@ def unused(variant: Variant) -> set[str]:
         ("temperature", variant.after is None and variant.classifier == "cosine"),
         ("dropout", "backbone" not in variant.frozen),
         ("scalar_rate", variant.scales),
-        ("scalar_wait", variant.scales),
         ("sharpness", variant.needs_relation),
     ):
         if not used:

@@ -25,6 +25,7 @@ from protograph.progress import Progress
 from protograph.relations import KeptRelation, open_relations
 from protograph.runs import Run
 from protograph.training import (
+    learning_rate,
     make_optimiser,
     repeated_step,
     set_parameters,
@@ -197,7 +198,7 @@ def train_model(
     one_step = repeated_step(model, optimiser, store, Augmentation(), spec, episodes, variant, loss_sum)
     with progress.task(f"fit {variant.name}", recipe.steps, "steps") as advance:
         for step in range(recipe.steps):
-            set_rate(optimiser, recipe, step)
+            set_rate(optimiser, learning_rate(recipe, step))
             one_step(step_seed(seed, step))
             advance(1)
     if not math.isfinite(loss_sum.item()):

@@ -89,7 +89,7 @@ def train(
             if variant.objective == "none":
                 set_parameters(model, variant.candidates[step])
             else:
-                set_rate(optimiser, recipe, step)
+                set_rate(optimiser, learning_rate(recipe, step))
                 one_step(step_seed(config.seed, step))
                 if one_step.calls == (WARM_UP + 1 if one_step.capture else 1):  # the first that costs what all others will
                     loss_sum.item()  # waits for it
@@ -390,16 +390,16 @@ def find_similarities(variant: Variant, dataset: Dataset, names: Sequence[str]) 
 
 
 def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
-    """SGD over all parameters, in groups that the recipe decays alike and lets learn from the same epoch on, as fast.
+    """SGD over all parameters, in groups that the recipe decays alike and lets learn at the same share of the rate.
 
     On a GPU rates are tensors there, so that a recorded step follows them.
     """
-    groups: dict[tuple[float, float, int], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             decay = recipe.weight_decay if parameter.ndim > 1 or recipe.decay_scalars else 0.0
-            share, wait = (recipe.scalar_rate, recipe.scalar_wait) if weighs_operators(name) else (1.0, 0)
-            groups.setdefault((decay, share, wait), []).append(parameter)
+            share = recipe.scalar_rate if weighs_operators(name) else 1.0
+            groups.setdefault((decay, share), []).append(parameter)
     device = next(model.parameters()).device
     on_gpu = device.type == "cuda"
     return torch.optim.SGD(
@@ -408,10 +408,9 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
                 "params": own,
                 "weight_decay": decay,
                 "share": share,
-                "wait": wait,
                 "lr": torch.tensor(share * recipe.rate, device=device) if on_gpu else share * recipe.rate,
             }
-            for (decay, share, wait), own in groups.items()
+            for (decay, share), own in groups.items()
         ],
         momentum=recipe.momentum,
         nesterov=recipe.nesterov,
@@ -424,15 +423,13 @@ def weighs_operators(name: str) -> bool:
     return name.startswith(("operators.", "graph.")) and name.endswith((".scales", ".temperature"))
 
 
-def set_rate(optimiser: torch.optim.SGD, recipe: Recipe, step: int) -> None:
-    """Let all parameters learn at the rate of a step (from 0), or at their share of it, once they do not wait any more."""
-    rate = learning_rate(recipe, step)
+def set_rate(optimiser: torch.optim.SGD, rate: float) -> None:
+    """Let all parameters learn at this rate, or at their share of it."""
     for group in optimiser.param_groups:
-        own = group["share"] * rate if step >= group["wait"] * recipe.steps else 0.0
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(own)
+            group["lr"].fill_(group["share"] * rate)
         else:
-            group["lr"] = own
+            group["lr"] = group["share"] * rate
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
