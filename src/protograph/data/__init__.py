@@ -75,7 +75,7 @@ CUB_CHANGES: Mapping[str, Mapping[str, Any]] = {
     "fast": CUB_FAST,
     "strong": {**CUB_FAST, "steps": 2 * CUB_FAST["steps"]},  # as long beside `fast` as everywhere
 }
-# The other way to read the paper's network, tried together with changed pictures, which a mirror image helps as well.
+# 128 channels in every block are the other way to read the paper's network; a mirror image helps as much as they do.
 WIDE = {"strong": "conv4-128-mirror"}
 OWN = Source(None, "conv4-64-128", "demo", "pictures handed over from Python")
 DATASETS = {

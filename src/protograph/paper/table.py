@@ -198,10 +198,9 @@ def _reached(recipe: str, own: Mapping[Cell, Scores]) -> str:
     """How many of these cells reach the paper, and how many would if no dataset were allowed more than another."""
     short, strictly = shortfalls(own), shortfalls(own, {})
     parts = [
-        f"{dataset} {sum(cell.dataset == dataset and cell not in short for cell in own)} of "
-        f"{sum(cell.dataset == dataset for cell in own)}"
+        f"{dataset} {sum(cell not in short for cell in cells)} of {len(cells)}"
         for dataset in PAPER_DATASETS
-        if any(cell.dataset == dataset for cell in own)
+        if (cells := [cell for cell in own if cell.dataset == dataset])
     ]
     reached = len(own) - len(short)
     said = f"{reached} of {len(own)} cells reach the paper ({100 * reached / len(own):.0f} %); {', '.join(parts)}"
