@@ -21,6 +21,7 @@ from protograph.config import (
     find_recipe,
     has_use,
     read_toml,
+    stage_before,
     typed,
     unused,
 )
@@ -224,9 +225,9 @@ def test_every_recipe_has_the_network_its_dataset_names_for_it() -> None:
 def test_changes_of_pictures_are_of_use_wherever_training_looks_at_pictures() -> None:
     for setting in STRONG.picture_changes:
         for variant in ("gcgpn-aux", "pn+", "cosine", "dfslwof-att"):
-            assert setting not in unused(find_variant(variant))
-        assert setting in unused(find_variant("teen"))
-        assert has_use(find_variant("teen"), setting)  # its first stage has one
+            assert setting not in unused(find_variant(variant), STRONG)
+        assert setting in unused(find_variant("teen"), STRONG)
+        assert has_use(find_variant("teen"), STRONG, setting)  # its first stage has one
 
 
 def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:
@@ -239,6 +240,7 @@ def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:
     [
         ("gcgpn-aux", "batch"), ("pn+", "seen_queries"), ("pn+", "temperature"), ("pn+", "batch"), ("cosine", "episodes"),
         ("cosine", "scheme"), ("teen", "scheme"), ("gcgpn-cos-aux", "sharpness"), ("dfslwof-att", "scalar_rate"),
+        ("pn+", "pretrain"), ("cosine", "pretrain"), ("teen", "pretrain"), ("dfslwof-att", "pretrain"),
     ],
 )  # fmt: skip
 def test_a_setting_that_would_be_ignored_is_refused(known_toy: Dataset, variant: str, setting: str) -> None:
@@ -254,6 +256,31 @@ def test_a_setting_that_only_one_of_two_stages_uses_goes_to_that_one(known_toy: 
     )
     assert (first.batch, first.seen_queries, first.epochs, first.temperature) == (32, 15, 2, 4.0)
     assert (second.batch, second.seen_queries, second.epochs, second.temperature) == (256, 5, 2, 10.0)
+
+
+def test_a_recipe_lets_joint_training_start_from_another_variant(known_toy: Dataset) -> None:
+    names = ("gcgpn-aux", "aux-only", "gcgpn-key", "pn+", "cosine", "dfslwof-att", "teen")
+    plain, pretrained = (
+        {name: stage_before(find_variant(name), recipe) for name in names}
+        for recipe in (PAPER, replace(PAPER, pretrain="cosine"))
+    )
+    cosine = find_variant("cosine")
+    joint, own = dict.fromkeys(names[:3]), {"pn+": None, "cosine": None, "dfslwof-att": cosine, "teen": cosine}
+    assert plain == {**joint, **own}
+    assert pretrained == {**dict.fromkeys(joint, cosine), **own}
+    with pytest.raises(InputError, match="unknown variant 'cosin'"):
+        configure(known_toy, "gcgpn-aux", changes={"pretrain": "cosin"})
+    assert not configure(known_toy, "gcgpn-aux", changes={"pretrain": ""}).recipe.pretrain
+
+
+def test_settings_of_a_pretrained_variant_go_to_the_stage_that_looks_at_them(known_toy: Dataset) -> None:
+    changes = {"pretrain": "cosine", "batch": 32, "seen_queries": 5, "temperature": 4.0, "sharpness": 2.0}
+    first, second = (
+        configure_start(known_toy, "gcgpn-aux", changes).recipe,
+        configure(known_toy, "gcgpn-aux", changes=changes).recipe,
+    )
+    assert first == replace(PAPER, epochs=60, batch=32, temperature=4.0)
+    assert second == replace(PAPER, pretrain="cosine", seen_queries=5, sharpness=2.0)
 
 
 def test_the_first_stage_is_the_same_for_every_number_of_shots(known_toy: Dataset) -> None:

@@ -580,6 +580,34 @@ def test_a_second_stage_starts_with_the_best_weights_of_the_first(
         torch.testing.assert_close(second[name], value, rtol=0, atol=0)
 
 
+def test_a_pretrained_model_starts_with_the_weights_of_the_first_stage_and_trains_all_of_them(
+    toy: Dataset, toy_config: Make, start: Path, tmp_path: Path
+) -> None:
+    first = parts(Run.open(start).weights("best"), "backbone", "prototypes", "classifier")
+    train(toy_config(pretrain="cosine", epochs=1, steps=1, rate=1e-30), toy, tmp_path / "begun", start=start)
+    begun = Run.open(tmp_path / "begun")
+    assert begun.config.start == Run.open(start).fingerprint
+    for name, value in first.items():
+        if "running" not in name and "tracked" not in name:
+            assert torch.equal(begun.weights("last")[name], value)
+    train(toy_config(pretrain="cosine"), toy, tmp_path / "run", start=start)
+    learned = Run.open(tmp_path / "run").weights("last")
+    assert not any(torch.equal(learned[name], value) for name, value in first.items())
+
+
+def test_a_variant_of_another_classifier_cannot_be_pretrained(
+    toy: Dataset, toy_config: Make, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for change, said in (
+        ({"classifier": "squared-l2"}, "classifier is 'squared-l2', not 'cosine'"),
+        ({"last_relu": True}, "last_relu"),
+    ):
+        monkeypatch.setitem(VARIANTS, "odd", replace(VARIANTS["aux-only"], name="odd", **change))
+        with pytest.raises(InputError, match=rf"'odd' cannot start from 'cosine': its {said}"):
+            train(toy_config("odd", pretrain="cosine"), toy, tmp_path / "run", start=start)
+    assert not (tmp_path / "run").exists()
+
+
 def test_teen_tries_all_its_candidates_and_keeps_the_one_validation_likes_best(
     toy: Dataset, toy_config: Make, start: Path, tmp_path: Path, scripted: Callable[[list[float]], None]
 ) -> None:

@@ -33,6 +33,8 @@ class Recipe:
     colour, erase:             how training pictures are changed beyond the dataset's own augmentation, see `Augmentation`
     temperature:               where the cosine classifier's temperature starts
     sharpness:                 where the temperatures of relations start
+    pretrain:                  the variant whose trained run joint training starts from, where its variant names none; "": it
+                               starts from random weights
     patience:                  stop after so many epochs without a better validation; 0: never
     validation_episodes:       fixed episodes that select the epoch
     test_queries:              queries of each novel class in validation and test episodes
@@ -63,6 +65,7 @@ class Recipe:
     erase: float = 0.0
     temperature: float = 10.0
     sharpness: float = 1.0
+    pretrain: str = ""
     patience: int = 0
     validation_episodes: int = 2000
     test_queries: int = 15
@@ -150,9 +153,9 @@ _OPTIMISER = {"rate", "drops", "anneal", "warmup", "momentum", "nesterov", "weig
 _EPISODES = {"episodes", "novel_queries", "seen_queries", "scheme"}
 _UNUSED = {
     "joint": {"batch"},
-    "few-shot": {"batch", "seen_queries", "scheme"},
-    "classify": _EPISODES,
-    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER, *_PICTURES},
+    "few-shot": {"batch", "seen_queries", "scheme", "pretrain"},
+    "classify": {"pretrain", *_EPISODES},
+    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", "pretrain", *_EPISODES, *_OPTIMISER, *_PICTURES},
 }
 
 
@@ -163,11 +166,18 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def unused(variant: Variant) -> set[str]:
-    """Settings of a recipe that training this variant never looks at."""
+def stage_before(variant: Variant, recipe: Recipe) -> Variant | None:
+    """The variant whose trained run this one starts from: its own or, in joint training, the recipe's; or none."""
+    name = variant.after or (recipe.pretrain if variant.objective == "joint" else "")
+    return find_variant(name) if name else None
+
+
+def unused(variant: Variant, recipe: Recipe) -> set[str]:
+    """Settings of a recipe that training this variant by it never looks at."""
     found = set(_UNUSED[variant.objective])
     for name, used in (
-        ("temperature", variant.after is None and variant.classifier == "cosine"),
+        ("pretrain", variant.after is None),
+        ("temperature", stage_before(variant, recipe) is None and variant.classifier == "cosine"),
         ("dropout", "backbone" not in variant.frozen),
         ("scalar_rate", variant.scales),
         ("sharpness", variant.needs_relation),
@@ -177,10 +187,10 @@ def unused(variant: Variant) -> set[str]:
     return found
 
 
-def has_use(variant: Variant, setting: str) -> bool:
-    """Whether training this variant, or the one it starts from, looks at a setting of the recipe."""
-    stages = [variant] if variant.after is None else [variant, find_variant(variant.after)]
-    return any(setting not in unused(stage) for stage in stages)
+def has_use(variant: Variant, recipe: Recipe, setting: str) -> bool:
+    """Whether training this variant by a recipe, or the one it starts from, looks at a setting of it."""
+    before = stage_before(variant, recipe)
+    return any(setting not in unused(stage, recipe) for stage in (variant, before) if stage)
 
 
 def recipe_for(
@@ -192,7 +202,9 @@ def recipe_for(
     recipe = replace(recipe, **CHANGES.get(name, {}).get("second stage" if variant.after else variant.objective, {}))
     if variant.objective == "none":  # each epoch tries one candidate
         recipe = replace(recipe, epochs=len(variant.candidates), steps=1, patience=0)
-    return typed(recipe, {key: value for key, value in changes.items() if key not in unused(variant)}, "recipe")
+    if "pretrain" not in unused(variant, recipe):  # which of the others are looked at depends on it
+        recipe = typed(recipe, {key: value for key, value in changes.items() if key == "pretrain"}, "recipe")
+    return typed(recipe, {key: value for key, value in changes.items() if key not in unused(variant, recipe)}, "recipe")
 
 
 @dataclass(frozen=True)

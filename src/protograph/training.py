@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protograph.config import Recipe, RunConfig, has_use, recipe_for, unused
+from protograph.config import Recipe, RunConfig, has_use, recipe_for, stage_before, unused
 from protograph.data import DATASETS, OWN, Augmentation, Dataset, FeatureStore, ImageStore, Pool, Store
 from protograph.data.store import PLAIN, TRITON
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
@@ -258,6 +258,13 @@ def plan(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Ep
             f"recipe '{recipe.name}' changes pictures ({', '.join(changed)}), and dataset '{dataset.name}' has features in "
             "their place: leave that out, or choose another recipe"
         )
+    if before := stage_before(variant, recipe):
+        for what in ("classifier", "last_relu"):
+            if getattr(variant, what) != getattr(before, what):
+                raise InputError(
+                    f"variant '{variant.name}' cannot start from '{before.name}': its {what} is {getattr(variant, what)!r}, "
+                    f"not {getattr(before, what)!r}"
+                )
     model = make_model(config, dataset)
     spec = training_spec(dataset, recipe, config.shots, variant.objective)
     validation, _ = (
@@ -268,16 +275,16 @@ def plan(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Ep
 
 def begin(model: GraphPrototypeNetwork, config: RunConfig, start: Path | None) -> RunConfig:
     """Put the run that a variant starts from, if it does, into its model; the configuration with that run's fingerprint."""
-    after = find_variant(config.variant).after
-    if after is None:
+    before = stage_before(find_variant(config.variant), config.recipe)
+    if before is None:
         if start is not None:
             raise InputError(f"variant '{config.variant}' starts from no other run: leave out the start {start}")
         return config
     if start is None:
         raise InputError(
-            f"variant '{config.variant}' starts from a trained '{after}': train that first and name its run folder"
+            f"variant '{config.variant}' starts from a trained '{before.name}': train that first and name its run folder"
         )
-    run, wanted = Run.open(start), replace(config, variant=after)
+    run, wanted = Run.open(start), replace(config, variant=before.name)
     for name in ("variant", "dataset", "fingerprint", "backbone"):
         if getattr(run.config, name) != getattr(wanted, name):
             raise InputError(
@@ -311,8 +318,9 @@ def configure(
     chosen, recipe = find_variant(variant), recipe or source.recipe
     if chosen.objective == "classify" and shots != 1:
         raise InputError(f"variant '{variant}' is trained without examples, once for every K: give the shots to `evaluate`")
+    own = recipe_for(chosen, recipe, changes, source.changes)
     for name in changes:
-        if not has_use(chosen, name):
+        if not has_use(chosen, own, name):
             raise InputError(f"variant '{variant}' has no use for the recipe's setting '{name}': leave it out")
     needed = chosen.needs_relation
     if relations and not needed:
@@ -329,7 +337,7 @@ def configure(
         seed=seed,
         backbone=backbone or source.backbone_for(recipe),
         relations=tuple(canonical(name, dataset.relations) for name in named) if needed else (),
-        recipe=recipe_for(chosen, recipe, changes, source.changes),
+        recipe=own,
         fingerprint=dataset.fingerprint,
         plugins=tuple(plugins),
         relation_digests=tuple(digest(name) for name in named) if needed else (),
@@ -339,10 +347,11 @@ def configure(
 
 def configure_start(dataset: Dataset, variant: str, changes: Mapping[str, Any] | None = None, **options: Any) -> RunConfig:
     """A configuration of the run that a variant starts from: the same for every K, with the changes it has a use for."""
-    after = find_variant(variant).after
-    assert after is not None, f"{variant} starts from no other run"
-    spared = unused(find_variant(after))
-    return configure(dataset, after, changes={k: v for k, v in (changes or {}).items() if k not in spared}, **options)
+    recipe = configure(dataset, variant, changes=changes, **options).recipe
+    before = stage_before(find_variant(variant), recipe)
+    assert before is not None, f"{variant} starts from no other run"
+    spared = unused(before, recipe)
+    return configure(dataset, before.name, changes={k: v for k, v in (changes or {}).items() if k not in spared}, **options)
 
 
 def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str = "joint") -> EpisodeSpec | Pool:

@@ -48,6 +48,17 @@ def test_what_was_learned_is_that_of_the_chosen_epoch(tmp_path: Path) -> None:
     assert record(tmp_path / "results", TASK, folder).learned == {"operators.0.temperature": 3.0}
 
 
+@pytest.mark.parametrize(("variant", "draws"), [("dfslwof-att", ("a", "b")), ("teen", ("a", "b")), ("gcgpn-aux", ("", ""))])
+def test_only_a_variant_s_own_first_stage_is_a_draw_that_cells_share(
+    tmp_path: Path, variant: str, draws: tuple[str, ...]
+) -> None:
+    cell = Cell("cub", 1, variant)
+    for seed, start in enumerate("ab"):
+        task = Task(cell, "strong", seed)
+        record(tmp_path / "results", task, make_run(tmp_path / str(seed), task, start=start))
+    assert {score.draws for score in scores(read_ledger(tmp_path / "results"), "strong")[cell].values()} == {draws}
+
+
 @pytest.mark.parametrize("dataset", ["mini-imagenet", "cub"])
 @pytest.mark.parametrize("variant", ["gcgpn-aux", "pn+"])
 def test_an_entry_from_before_pictures_were_changed_is_of_the_recipe_as_it_is_now(

@@ -336,6 +336,20 @@ def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:
     assert "--shots=5" in lines["cub 5-shot gcgpn fast-0"]
 
 
+def test_what_a_recipe_pretrains_is_trained_once_for_all_that_start_from_it(tmp_path: Path) -> None:
+    tasks = plan(Selection(("cub",), (1, 5), ("dfslwof-att", "gcgpn", "pn+")), "fast", 1)
+    grid = Grid(tasks, tmp_path / "results", tmp_path / "runs", {"pretrain": "cosine"})
+    lines, after = grid.commands(tasks)
+    assert [name for name in lines if "cosine" in name] == ["cub cosine fast-0"]
+    behind = {f"cub {k}-shot {variant} fast-0" for k in (1, 5) for variant in ("dfslwof-att", "gcgpn")}
+    assert after == dict.fromkeys(behind, "cub cosine fast-0")
+    start = f"--start={tmp_path / 'runs' / 'cub' / 'cosine' / 'fast-0'}"
+    assert {name for name, words in lines.items() if start in words} == behind
+    assert {name for name, words in lines.items() if "--set=pretrain=cosine" in words} == {
+        name for name in behind if "gcgpn" in name
+    }
+
+
 def grid_in_a_process(arguments: list[str]) -> multiprocessing.process.BaseProcess:
     """A grid in a fork of this process, which spares it the imports."""
 

@@ -8,6 +8,7 @@ import typer
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, find_device
 from protograph.cli.train import run_start, run_training
+from protograph.config import stage_before
 from protograph.data import open_dataset
 from protograph.evaluation import nearness
 from protograph.figures import draw_curves
@@ -44,9 +45,9 @@ def demo_command(
         folder, start = out / variant, None
         progress.say(f"{variant}: {find_variant(variant).summary}")
         config = configure(dataset, variant, shots=1, seed=seed, precision=precision)
-        if after := find_variant(variant).after:
+        if stage_before(find_variant(variant), config.recipe):
             first = configure_start(dataset, variant, seed=seed, precision=precision)
-            start = run_start(first, out / after, config, dataset, folder, device, progress)
+            start = run_start(first, out / first.variant, config, dataset, folder, device, progress)
         results[variant] = run_training(config, dataset, folder, device, progress, start)
         histories[variant] = Run.open(folder).history
     draw_curves(histories, out / "curves.png")

@@ -23,7 +23,7 @@ from protograph.cli.options import (
     load_plugins,
     parse_changes,
 )
-from protograph.config import RECIPES, RunConfig, read_toml
+from protograph.config import RECIPES, RunConfig, read_toml, stage_before
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES
@@ -77,8 +77,8 @@ def train_command(
     start: Annotated[
         Path | None,
         typer.Option(
-            help="For a variant of two stages, the run it starts from: a finished one is taken as it is, any other is trained "
-            "first. (default: runs/DATASET/cosine/RECIPE-SEED, for every K)",
+            help="For a variant of two stages, or a recipe that lets it pretrain, the run it starts from: a finished one is "
+            "taken as it is, any other is trained first. (default: runs/DATASET/cosine/RECIPE-SEED, for every K)",
             show_default=False,
         ),
     ] = None,
@@ -125,7 +125,7 @@ def train_command(
     settings["precision"] = find_precision(precision, find_device(device))
     resolved = configure(data, chosen, changes=changes, plugins=plugins, **settings)
     folder, begun = Path(folder) if folder else default_folder(resolved, data), Path(begun) if begun else None
-    if find_variant(chosen).after:
+    if stage_before(find_variant(chosen), resolved.recipe):
         shared = {name: value for name, value in settings.items() if name in ("seed", "recipe", "backbone", "precision")}
         first = configure_start(data, chosen, changes, plugins=plugins, **shared)
         begun = run_start(first, begun, resolved, data, folder, device, progress)

@@ -26,7 +26,7 @@ from protograph.paper.published import Cell
 from protograph.paper.trials import Trials, read_trials, trials_path
 from protograph.relations import label_of
 from protograph.runs import Run
-from protograph.variants import VARIANTS
+from protograph.variants import VARIANTS, find_variant
 
 KEYS = ("dataset", "shots", "variant", "recipe", "seed", "measures")
 
@@ -196,7 +196,9 @@ def scores(ledger: Mapping[Task, Entry], recipe: str) -> dict[Cell, Scores]:
 
 def _score(seeds: Sequence[Entry], name: str) -> Score:
     measured = [entry.measures[name] for entry in seeds]
-    values, draws = tuple(one.mean for one in measured), tuple(entry.config.start for entry in seeds)
+    # Models that train on with all of what a recipe let them start from count as drawn apart, which is the more careful view.
+    draws = tuple(entry.config.start if find_variant(entry.task.cell.variant).after else "" for entry in seeds)
+    values = tuple(one.mean for one in measured)
     return Score(values, fmean(one.ci95 for one in measured), draws)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protograph.config import RECIPES, Recipe, has_use, recipe_for
+from protograph.config import RECIPES, Recipe, has_use, recipe_for, stage_before
 from protograph.data import DATASETS, Dataset, find_root, find_source
 from protograph.errors import InputError, unknown
 from protograph.evaluation import Measures
@@ -43,10 +43,10 @@ class Grid:
         for name in self.changes:
             if name not in settings or name == "name":
                 raise unknown("recipe setting", name, set(settings) - {"name"})
-            if not any(has_use(find_variant(task.cell.variant), name) for task in self.tasks):
+        recipes = [(find_variant(task.cell.variant), self.recipe(task)) for task in self.tasks]  # finds wrong values
+        for name in self.changes:
+            if not any(has_use(variant, recipe, name) for variant, recipe in recipes):
                 raise InputError(f"none of the cells has a use for the recipe's setting '{name}': leave it out")
-        for task in self.tasks:
-            self.recipe(task)  # finds wrong values
 
     def recipe(self, task: Task) -> Recipe:
         """The recipe a task is trained by."""
@@ -85,30 +85,23 @@ class Grid:
         """The run folder of a task."""
         return self.runs / task.place
 
-    def start(self, task: Task) -> tuple[str, Path] | None:
-        """Name and run folder of the stage before, the same for every K and every variant that starts from it."""
-        if (after := find_variant(task.cell.variant).after) is None:
-            return None
-        where = place(task.cell.dataset, None, after, task.recipe, task.seed)
-        return f"{task.cell.dataset} {after} {task.recipe}-{task.seed}", self.runs / where
-
     def commands(self, tasks: Sequence[Task]) -> tuple[dict[str, list[str]], dict[str, str]]:
         """Lines of arguments by name; and of a name, the one that has to be done before.
 
-        The stage before is a command of its own ahead of the first that needs it: it is trained once, however many wait for it.
+        The stage before is a command of its own ahead of the first that needs it: it is trained once, the same for every K and
+        every variant that starts from it.
         """
         lines: dict[str, list[str]] = {}
         after: dict[str, str] = {}
         for task in tasks:
             variant, own = task.cell.variant, [f"--shots={task.cell.shots}"]
             own += [f"--relations={name}" for name in task.cell.relations]
-            if start := self.start(task):
-                first, where = start
-                before = find_variant(variant).after
-                assert before is not None
-                lines.setdefault(first, self._train(task, before, [], where))
+            if before := stage_before(find_variant(variant), self.recipe(task)):
+                where = place(task.cell.dataset, None, before.name, task.recipe, task.seed)
+                first = f"{task.cell.dataset} {before.name} {task.recipe}-{task.seed}"
+                lines.setdefault(first, self._train(task, before.name, [], self.runs / where))
                 after[str(task)] = first
-                own.append(f"--start={where.resolve()}")
+                own.append(f"--start={(self.runs / where).resolve()}")
             lines[str(task)] = self._train(task, variant, own, self.folder(task))
         return lines, after
 
@@ -116,7 +109,8 @@ class Grid:
         built_in = find_source(task.cell.dataset).built_in
         place = None if built_in else find_root(self.root)
         root = [f"--root={place.resolve()}"] if place else []  # said, since another machine may not have the variable
-        used = [f"--set={name}={value}" for name, value in self.changes.items() if has_use(find_variant(variant), name)]
+        stage, recipe = find_variant(variant), self.recipe(task)
+        used = [f"--set={name}={value}" for name, value in self.changes.items() if has_use(stage, recipe, name)]
         return [
             "train", f"--dataset={task.cell.dataset}", f"--variant={variant}", f"--recipe={task.recipe}", f"--seed={task.seed}",
             f"--device={self.device}", f"--out={out.resolve()}", *more, *root, *used,
