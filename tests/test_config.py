@@ -273,6 +273,14 @@ def test_a_recipe_lets_joint_training_start_from_another_variant(known_toy: Data
     assert not configure(known_toy, "gcgpn-aux", changes={"pretrain": ""}).recipe.pretrain
 
 
+def test_variants_that_have_a_start_of_their_own_or_none_do_not_name_the_recipe_s(
+    known_toy: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECIPES, "paper", replace(PAPER, pretrain="cosine"))
+    found = {name: configure(known_toy, name).recipe.pretrain for name in ("gcgpn", "pn+", "cosine", "dfslwof-att", "teen")}
+    assert found == {"gcgpn": "cosine", "pn+": "", "cosine": "", "dfslwof-att": "", "teen": ""}
+
+
 def test_settings_of_a_pretrained_variant_go_to_the_stage_that_looks_at_them(known_toy: Dataset) -> None:
     changes = {"pretrain": "cosine", "batch": 32, "seen_queries": 5, "temperature": 4.0, "sharpness": 2.0}
     first, second = (

@@ -202,8 +202,10 @@ def recipe_for(
     recipe = replace(recipe, **CHANGES.get(name, {}).get("second stage" if variant.after else variant.objective, {}))
     if variant.objective == "none":  # each epoch tries one candidate
         recipe = replace(recipe, epochs=len(variant.candidates), steps=1, patience=0)
-    if "pretrain" not in unused(variant, recipe):  # which of the others are looked at depends on it
-        recipe = typed(recipe, {key: value for key, value in changes.items() if key == "pretrain"}, "recipe")
+    if "pretrain" in unused(variant, recipe):
+        recipe = replace(recipe, pretrain="")
+    elif "pretrain" in changes:  # on which it depends what else is looked at
+        recipe = typed(recipe, {"pretrain": changes["pretrain"]}, "recipe")
     return typed(recipe, {key: value for key, value in changes.items() if key not in unused(variant, recipe)}, "recipe")
 
 
