@@ -66,9 +66,12 @@ def test_a_table_of_measures_is_whole_on_any_terminal(terminal: Callable[[int], 
     assert "Joint-" in shown
 
 
+@pytest.mark.parametrize("columns", ["40", "120", "130"])
 def test_what_is_piped_is_as_wide_as_it_wants_to_be(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: str
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    display.show(None, measures_table(ROWS, "letters"), False)
-    assert "59.00 ± 0.43" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", columns)
+    name = "a run of a long name " * 5
+    display.show(None, measures_table({name: ROWS["aux-only"], **ROWS}, "letters"), False)
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if name.strip() in line]
+    assert row.count("± 0.43") == len(MEASURES)

@@ -148,6 +148,6 @@ def show(result: Any, table: Table | None, as_json: bool) -> None:
         print(json.dumps(result, indent=2, ensure_ascii=False))
     else:
         console = Console(highlight=False)
-        if not console.is_terminal and console.width < 120:  # a pipe has no width to respect
+        if not console.is_terminal:  # a pipe has no width to respect
             console = Console(highlight=False, width=max(120, wanted_width(table)))
         console.print(table)
