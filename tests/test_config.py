@@ -1,6 +1,7 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,11 @@ from protograph.config import (
 )
 from protograph.data import DATASETS, Dataset, Source
 from protograph.errors import InputError
+from protograph.paper.grid import Task
+from protograph.paper.published import Cell
+from protograph.paper.reproduce import Grid
 from protograph.training import configure, configure_start, learning_rate
-from protograph.variants import find_variant
+from protograph.variants import VARIANTS, find_variant
 
 CONFIG = RunConfig("letters", "gcgpn-aux", 5, 3, "conv4-32", ("unicode", "own.csv"), PAPER, "abc", ("plugin.py",))
 RATES = st.floats(1e-6, 10, allow_nan=False)
@@ -168,6 +172,11 @@ def known_toy(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     return toy
 
 
+def begun(dataset: Dataset, variant: str, changes: Mapping[str, Any] | None = None, **options: Any) -> RunConfig:
+    """A configuration of the run that a variant starts from."""
+    return configure_start(configure(dataset, variant, changes=changes, **options), dataset, changes)
+
+
 def changed(dataset: Dataset, variant: str, recipe: Recipe) -> dict[str, Any]:
     """What a variant makes of a recipe that is different from the recipe itself."""
     own, base = asdict(configure(dataset, variant, recipe=recipe.name).recipe), asdict(recipe)
@@ -211,7 +220,7 @@ def test_the_strong_recipe_fits_the_paper_s_datasets(toy: Dataset, name: str, st
         assert configure(dataset, variant, recipe="strong", backbone="conv4-64").backbone == "conv4-64"
     assert configure(dataset, "cosine", recipe="strong").recipe.batch == 1024
     assert configure(dataset, "pn+", recipe="strong").recipe.novel_queries == 6
-    assert configure_start(dataset, "dfslwof-att", recipe="strong").backbone == "conv4-128-mirror"
+    assert begun(dataset, "dfslwof-att", recipe="strong").backbone == "conv4-128-mirror"
 
 
 def test_every_recipe_has_the_network_its_dataset_names_for_it() -> None:
@@ -251,7 +260,7 @@ def test_a_setting_that_would_be_ignored_is_refused(known_toy: Dataset, variant:
 def test_a_setting_that_only_one_of_two_stages_uses_goes_to_that_one(known_toy: Dataset) -> None:
     changes = {"batch": 32, "seen_queries": 5, "epochs": 2, "temperature": 4.0}
     first, second = (
-        configure_start(known_toy, "dfslwof-att", changes).recipe,
+        begun(known_toy, "dfslwof-att", changes).recipe,
         configure(known_toy, "dfslwof-att", changes=changes).recipe,
     )
     assert (first.batch, first.seen_queries, first.epochs, first.temperature) == (32, 15, 2, 4.0)
@@ -273,6 +282,27 @@ def test_a_recipe_lets_joint_training_start_from_another_variant(known_toy: Data
     assert not configure(known_toy, "gcgpn-aux", changes={"pretrain": ""}).recipe.pretrain
 
 
+@pytest.mark.parametrize(
+    ("pretrain", "said"),
+    [
+        ("pn+", "objective is 'few-shot', not 'classify'"), ("aux-only", "objective is 'joint'"),
+        ("teen", "objective is 'none'"), ("dfslwof-att", "objective is 'joint'"),
+        ("far", "classifier is 'squared-l2', not 'cosine'"), ("bent", "last_relu is True"),
+    ],
+)  # fmt: skip
+def test_what_a_recipe_cannot_start_from_is_refused(
+    known_toy: Dataset, monkeypatch: pytest.MonkeyPatch, pretrain: str, said: str
+) -> None:
+    cosine = find_variant("cosine")
+    for odd in (replace(cosine, name="far", classifier="squared-l2"), replace(cosine, name="bent", last_relu=True)):
+        monkeypatch.setitem(VARIANTS, odd.name, odd)
+    named = rf"'gcgpn-aux' cannot start from '{re.escape(pretrain)}', whose {said}.*--set pretrain=cosine"
+    with pytest.raises(InputError, match=named):
+        configure(known_toy, "gcgpn-aux", changes={"pretrain": pretrain})
+    with pytest.raises(InputError, match=named):
+        Grid([Task(Cell("letters", 1, "gcgpn-aux"), "demo", 0)], Path("results"), Path("runs"), {"pretrain": pretrain})
+
+
 def test_variants_that_have_a_start_of_their_own_or_none_do_not_name_the_recipe_s(
     known_toy: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +314,7 @@ def test_variants_that_have_a_start_of_their_own_or_none_do_not_name_the_recipe_
 def test_settings_of_a_pretrained_variant_go_to_the_stage_that_looks_at_them(known_toy: Dataset) -> None:
     changes = {"pretrain": "cosine", "batch": 32, "seen_queries": 5, "temperature": 4.0, "sharpness": 2.0}
     first, second = (
-        configure_start(known_toy, "gcgpn-aux", changes).recipe,
+        begun(known_toy, "gcgpn-aux", changes).recipe,
         configure(known_toy, "gcgpn-aux", changes=changes).recipe,
     )
     assert first == replace(PAPER, epochs=60, batch=32, temperature=4.0)
@@ -292,7 +322,7 @@ def test_settings_of_a_pretrained_variant_go_to_the_stage_that_looks_at_them(kno
 
 
 def test_the_first_stage_is_the_same_for_every_number_of_shots(known_toy: Dataset) -> None:
-    assert configure_start(known_toy, "dfslwof-att").shots == configure_start(known_toy, "teen").shots == 1
+    assert [begun(known_toy, variant, shots=5).shots for variant in ("dfslwof-att", "teen")] == [1, 1]
     with pytest.raises(InputError, match=r"'cosine' is trained without examples.*`evaluate`"):
         configure(known_toy, "cosine", shots=5)
 

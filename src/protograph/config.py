@@ -136,8 +136,8 @@ STRONG = replace(FAST, name="strong", steps=2 * FAST.steps, zoom=1.25, stretch=1
 # sharp, since from a temperature of 1 they take thousands of steps to be of use.
 FROZEN = replace(DEMO, name="frozen", epochs=1, steps=300, sharpness=8.0)
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, STRONG, DEMO)}
-# What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A run that
-# starts from another is a second stage, whatever its objective.
+# What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A variant that
+# names one it starts from is a second stage, whatever its objective.
 CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "few-shot": {"novel_queries": 6, "seen_queries": 0, "epochs": 60},
@@ -167,9 +167,26 @@ def find_recipe(name: str) -> Recipe:
 
 
 def stage_before(variant: Variant, recipe: Recipe) -> Variant | None:
-    """The variant whose trained run this one starts from: its own or, in joint training, the recipe's; or none."""
-    name = variant.after or (recipe.pretrain if variant.objective == "joint" else "")
-    return find_variant(name) if name else None
+    """The variant whose trained run this one starts from: its own or, in joint training, the recipe's; or none.
+
+    What a recipe names is trained before all of them, for every K, and has to fit them: anything else is refused.
+    """
+    if variant.after is not None:
+        return find_variant(variant.after)
+    if variant.objective != "joint" or not recipe.pretrain:
+        return None
+    before = find_variant(recipe.pretrain)
+    for what, own, wanted in (
+        ("objective", before.objective, "classify"),
+        ("classifier", before.classifier, variant.classifier),
+        ("last_relu", before.last_relu, variant.last_relu),
+    ):
+        if own != wanted:
+            raise InputError(
+                f"variant '{variant.name}' cannot start from '{before.name}', whose {what} is {own!r}, not {wanted!r}: "
+                "name another by --set pretrain=cosine, or none by --set pretrain="
+            )
+    return before
 
 
 def unused(variant: Variant, recipe: Recipe) -> set[str]:
@@ -215,7 +232,7 @@ class RunConfig:
 
     fingerprint, relation_digests: what the dataset and each relation contained
     precision: of the backbone in training and selection, float32 or bfloat16
-    start: of the run it started from, where its variant starts from one; not known before that run is trained
+    start: of the run it started from, where its variant or recipe names one; not known before that run is trained
     """
 
     dataset: str

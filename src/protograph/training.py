@@ -258,13 +258,6 @@ def plan(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Ep
             f"recipe '{recipe.name}' changes pictures ({', '.join(changed)}), and dataset '{dataset.name}' has features in "
             "their place: leave that out, or choose another recipe"
         )
-    if before := stage_before(variant, recipe):
-        for what in ("classifier", "last_relu"):
-            if getattr(variant, what) != getattr(before, what):
-                raise InputError(
-                    f"variant '{variant.name}' cannot start from '{before.name}': its {what} is {getattr(variant, what)!r}, "
-                    f"not {getattr(before, what)!r}"
-                )
     model = make_model(config, dataset)
     spec = training_spec(dataset, recipe, config.shots, variant.objective)
     validation, _ = (
@@ -275,10 +268,14 @@ def plan(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Ep
 
 def begin(model: GraphPrototypeNetwork, config: RunConfig, start: Path | None) -> RunConfig:
     """Put the run that a variant starts from, if it does, into its model; the configuration with that run's fingerprint."""
-    before = stage_before(find_variant(config.variant), config.recipe)
+    own = find_variant(config.variant)
+    before = stage_before(own, config.recipe)
     if before is None:
         if start is not None:
-            raise InputError(f"variant '{config.variant}' starts from no other run: leave out the start {start}")
+            joint = (
+                " or, to train it further, add --set pretrain=cosine" if "pretrain" not in unused(own, config.recipe) else ""
+            )
+            raise InputError(f"variant '{config.variant}' starts from no other run: leave out the start {start}{joint}")
         return config
     if start is None:
         raise InputError(
@@ -345,13 +342,21 @@ def configure(
     )
 
 
-def configure_start(dataset: Dataset, variant: str, changes: Mapping[str, Any] | None = None, **options: Any) -> RunConfig:
-    """A configuration of the run that a variant starts from: the same for every K, with the changes it has a use for."""
-    recipe = configure(dataset, variant, changes=changes, **options).recipe
-    before = stage_before(find_variant(variant), recipe)
-    assert before is not None, f"{variant} starts from no other run"
-    spared = unused(before, recipe)
-    return configure(dataset, before.name, changes={k: v for k, v in (changes or {}).items() if k not in spared}, **options)
+def configure_start(config: RunConfig, dataset: Dataset, changes: Mapping[str, Any] | None = None) -> RunConfig:
+    """A configuration of the run that one starts from: the same for every K, with the changes it has a use for."""
+    before = stage_before(find_variant(config.variant), config.recipe)
+    assert before is not None, f"{config.variant} starts from no other run"
+    spared = unused(before, config.recipe)
+    return configure(
+        dataset,
+        before.name,
+        seed=config.seed,
+        recipe=config.recipe.name,
+        backbone=config.backbone,
+        changes={name: value for name, value in (changes or {}).items() if name not in spared},
+        plugins=config.plugins,
+        precision=config.precision,
+    )
 
 
 def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str = "joint") -> EpisodeSpec | Pool:

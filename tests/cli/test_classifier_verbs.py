@@ -25,6 +25,7 @@ from protograph.cli import app
 from protograph.cli.classifier import parse_like
 from protograph.encoders import shipped
 from protograph.errors import InputError
+from protograph.runs import Run
 
 write_wordnet = runpy.run_path(str(Path(__file__).parents[1] / "relations" / "wordnet_files.py"))["write_wordnet"]
 KINDS = ("crow", "duck", "finch", "gull")
@@ -461,6 +462,16 @@ def test_the_network_is_trained_too(tmp_path: Path) -> None:
     assert answer("predict", tmp_path / "birds.pg", root / "kind-3" / "0.png")[0]["class"] in [*kinds, "unknown"]
     (tmp_path / "birds.pg").unlink()
     assert answer(*arguments, *short) == said, "what was trained already is taken as it is"
+
+
+def test_the_network_is_trained_in_two_stages_where_that_is_asked_for(tmp_path: Path) -> None:
+    root = write_birds(tmp_path / "birds", [f"kind-{number}" for number in range(8)], 6)
+    changes = "pretrain=cosine", "batch=8", "epochs=1", "steps=2", "episodes=1", "validation_episodes=2"
+    short = [f"--set={change}" for change in changes]
+    said = answer("fit", root, "--out", tmp_path / "birds.pg", "--train-backbone", "--backbone=conv4-32", *short)
+    assert said["classes"] == 8
+    first, second = (Run.open(tmp_path / f"birds.{stage}") for stage in ("start", "run"))
+    assert (first.config.variant, second.config.start) == ("cosine", first.fingerprint)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from protograph import cli, config, figures, training
 from protograph.cli import app, demo
 from protograph.cli.jobs import JOB
 from protograph.data import DATASETS, Dataset, Source
+from protograph.runs import Run
 from protograph.variants import OPERATORS, VARIANTS
 
 SHORT = {
@@ -533,6 +534,32 @@ def test_a_variant_of_two_stages_trains_the_first_where_it_is_missing_and_uses_i
 
     evaluated = protograph("evaluate", second, "--json", "--device=cpu", "--episodes=20")
     assert json.loads(evaluated.stdout)["measures"] == json.loads((second / "measures.json").read_text())["measures"]
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_variant_that_is_pretrained_trains_the_first_stage_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pretrained = "--set=pretrain=cosine", "--set=batch=8"
+    result = train(*pretrained)
+    assert result.exit_code == 0, result.stderr
+    assert "gcgpn-aux starts from a trained cosine" in result.stderr
+    runs = tmp_path / "runs" / "toy"
+    first, second = Run.open(runs / "cosine" / "demo-0"), Run.open(runs / "1-shot" / "gcgpn-aux" / "demo-0")
+    assert (second.config.start, second.config.recipe.pretrain) == (first.fingerprint, "cosine")
+    assert (first.config.recipe.batch, second.config.recipe.batch) == (8, config.DEMO.batch)
+    again = train(*pretrained)
+    assert (again.exit_code, again.stdout) == (0, result.stdout)
+    assert "starts from" not in again.stderr
+    check_refused(
+        train("--start", first.folder, "--out=other"), "gcgpn-aux", "starts from no other run", "--set pretrain=cosine"
+    )
+    check_refused(train(*pretrained, "--start", second.folder, "--out=other"), "its variant is 'gcgpn-aux', not 'cosine'")
+    for changed, named in (("batch=9", "batch 9"), ("temperature=4", "temperature 4.0")):
+        changes = "--set=pretrain=cosine", "--start", first.folder, "--out=other"
+        check_refused(train(*changes, f"--set={changed}"), f"{named} would be ignored", str(first.folder), "--start")
+    assert not Path("other").exists()
 
 
 @pytest.mark.usefixtures("brief")

@@ -265,6 +265,27 @@ def test_seeds_that_began_from_the_same_first_stage_are_one_draw() -> None:
     assert mixed[kin(one, "h_mean")].freedom == 4, "a is shared, all others are not"
 
 
+@pytest.mark.parametrize("together", [1.0, 0.5, 0.0])  # of the variance between seeds
+def test_the_interval_covers_at_least_what_it_says_where_cells_are_trained_further(together: float) -> None:
+    drawn, trials = random.Random(1), 1000
+    covered = {"difference": 0, "mean": 0}
+    first, second, other = Cell("cub", 1, "gcgpn"), Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "pn+")
+    for _ in range(trials):
+        shifts = [drawn.gauss(0, math.sqrt(together)) for _ in range(3)]
+        known = {
+            cell: {
+                "h_mean": Score(tuple(s + drawn.gauss(0, math.sqrt(1 - together)) for s in shifts), 0.0, ("a", "b", "c"), True)
+            }
+            for cell in (first, second)
+        } | {other: {"h_mean": Score(tuple(drawn.gauss(0, 0.1) for _ in range(3)), 0.0)}}
+        parts = {cell: Side(cell, "h_mean").part(known, spreads(known)) for cell in known}
+        one, two, three = [part for part in parts.values() if part]
+        found = {"difference": difference(one, two), "mean": mean_difference([(one, three), (two, three)])}
+        for what, apart in found.items():
+            covered[what] += abs(apart.mean) <= apart.half()
+    assert min(covered.values()) / trials > 0.935
+
+
 def test_a_first_stage_that_a_ledger_names_reaches_the_conclusions(tmp_path: Path) -> None:
     claim = "relations computed from prototypes are better"
     cells = {side.cell for comparison in named(claim).comparisons for side in (comparison.one, comparison.other)}

@@ -48,15 +48,14 @@ def test_what_was_learned_is_that_of_the_chosen_epoch(tmp_path: Path) -> None:
     assert record(tmp_path / "results", TASK, folder).learned == {"operators.0.temperature": 3.0}
 
 
-@pytest.mark.parametrize(("variant", "draws"), [("dfslwof-att", ("a", "b")), ("teen", ("a", "b")), ("gcgpn-aux", ("", ""))])
-def test_only_a_variant_s_own_first_stage_is_a_draw_that_cells_share(
-    tmp_path: Path, variant: str, draws: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("variant", "further"), [("dfslwof-att", False), ("teen", False), ("gcgpn-aux", True)])
+def test_what_a_recipe_gives_to_start_from_is_shared_and_trained_further(tmp_path: Path, variant: str, further: bool) -> None:
     cell = Cell("cub", 1, variant)
     for seed, start in enumerate("ab"):
         task = Task(cell, "strong", seed)
         record(tmp_path / "results", task, make_run(tmp_path / str(seed), task, start=start))
-    assert {score.draws for score in scores(read_ledger(tmp_path / "results"), "strong")[cell].values()} == {draws}
+    found = scores(read_ledger(tmp_path / "results"), "strong")[cell].values()
+    assert {(score.draws, score.further) for score in found} == {(("a", "b"), further)}
 
 
 @pytest.mark.parametrize("dataset", ["mini-imagenet", "cub"])

@@ -7,13 +7,13 @@ import typer
 
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, find_device
-from protograph.cli.train import run_start, run_training
+from protograph.cli.train import run_training
 from protograph.config import stage_before
 from protograph.data import open_dataset
 from protograph.evaluation import nearness
 from protograph.figures import draw_curves
 from protograph.runs import Run
-from protograph.training import best_precision, configure, configure_start, trained_model
+from protograph.training import best_precision, configure, trained_model
 from protograph.variants import find_variant
 
 VARIANTS = ("aux-only", "gcgpn-aux")
@@ -42,12 +42,11 @@ def demo_command(
     results: dict[str, dict[str, Any]] = {}
     histories = {}
     for variant in ALL if everything else VARIANTS:
-        folder, start = out / variant, None
+        folder = out / variant
         progress.say(f"{variant}: {find_variant(variant).summary}")
         config = configure(dataset, variant, shots=1, seed=seed, precision=precision)
-        if stage_before(find_variant(variant), config.recipe):
-            first = configure_start(dataset, variant, seed=seed, precision=precision)
-            start = run_start(first, out / first.variant, config, dataset, folder, device, progress)
+        before = stage_before(find_variant(variant), config.recipe)
+        start = out / before.name if before else None
         results[variant] = run_training(config, dataset, folder, device, progress, start)
         histories[variant] = Run.open(folder).history
     draw_curves(histories, out / "curves.png")

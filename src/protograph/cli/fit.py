@@ -13,7 +13,7 @@ from protograph.cli.classifier import as_percent, related_by, summary, summary_l
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, SkipBad, find_device, find_precision, parse_changes
 from protograph.cli.train import run_training
-from protograph.config import DEMO
+from protograph.config import DEMO, stage_before
 from protograph.data import Dataset, open_dataset
 from protograph.data.features import READERS, bad_rows, read_features
 from protograph.data.folder import list_pictures
@@ -237,17 +237,19 @@ def fit_end_to_end(
         )
     data = open_dataset("folder", pictures, progress, skip_bad)
     assert data.pictures is not None
+    changes = {**small_recipe(data), **parse_changes(change)}
     config = configure(
         data,
         chosen,
         seed=seed,
         backbone=backbone,
         relations=relations,
-        changes={**small_recipe(data), **parse_changes(change)},
+        changes=changes,
         precision=find_precision("auto", find_device(device)),
     )
     folder = out.with_suffix(".run")
-    run_training(config, data, folder, device, progress)
+    start = out.with_suffix(".start") if stage_before(variant, config.recipe) else None
+    run_training(config, data, folder, device, progress, start, changes)
     classifier = pg.Classifier.from_run(folder, data, progress, **settings)
     assert classifier.encoder_ is not None
     for pool in (data.novel_validation, data.novel_test):

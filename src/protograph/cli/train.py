@@ -1,7 +1,7 @@
 """protograph train"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from protograph.cli.options import (
     load_plugins,
     parse_changes,
 )
-from protograph.config import RECIPES, RunConfig, read_toml, stage_before
+from protograph.config import RECIPES, RunConfig, read_toml, stage_before, unused
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.evaluation import MEASURES
@@ -77,8 +77,8 @@ def train_command(
     start: Annotated[
         Path | None,
         typer.Option(
-            help="For a variant of two stages, or a recipe that lets it pretrain, the run it starts from: a finished one is "
-            "taken as it is, any other is trained first. (default: runs/DATASET/cosine/RECIPE-SEED, for every K)",
+            help="For a variant of two stages, or with --set pretrain=cosine, the run it starts from: a finished one is taken "
+            "as it is, any other is trained first. (default: runs/DATASET/cosine/RECIPE-SEED, for every K)",
             show_default=False,
         ),
     ] = None,
@@ -125,11 +125,7 @@ def train_command(
     settings["precision"] = find_precision(precision, find_device(device))
     resolved = configure(data, chosen, changes=changes, plugins=plugins, **settings)
     folder, begun = Path(folder) if folder else default_folder(resolved, data), Path(begun) if begun else None
-    if stage_before(find_variant(chosen), resolved.recipe):
-        shared = {name: value for name, value in settings.items() if name in ("seed", "recipe", "backbone", "precision")}
-        first = configure_start(data, chosen, changes, plugins=plugins, **shared)
-        begun = run_start(first, begun, resolved, data, folder, device, progress)
-    result = run_training(resolved, data, folder, device, progress, begun)
+    result = run_training(resolved, data, folder, device, progress, begun, changes)
     title = f"{resolved.dataset}, {resolved.shots}-shot, 600 test episodes, best validation epoch {result['epoch']}; {folder}"
     show(result, measures_table({resolved.variant: result["measures"]}, title), as_json)
     return None
@@ -165,36 +161,61 @@ def default_folder(config: RunConfig, dataset: Dataset) -> Path:
     return Path("runs") / place(config.dataset, shots, config.variant, config.recipe.name, config.seed, others)
 
 
-def run_start(
-    first: RunConfig, begun: Path | None, then: RunConfig, dataset: Dataset, out: Path, device: str, progress: ShownProgress
-) -> Path:
-    """The run that `then` starts from, trained first where it is missing, once nothing is wrong with `then` itself."""
-    plan(then, dataset)
-    Run.find(out, then)
-    if begun is not None and (begun / "measures.json").exists():
-        return begun
-    folder = begun or default_folder(first, dataset)
-    if folder.resolve() == out.resolve():
-        raise InputError(f"{out} cannot be both the run and its start: choose another --start")
-    Run.find(folder, first, "--start")
-    if not (folder / "measures.json").exists():
-        progress.say(f"{then.variant} starts from a trained {first.variant}: this is trained first, in {folder}")
-    run_training(first, dataset, folder, device, progress)
-    return folder
-
-
 def run_training(
-    config: RunConfig, dataset: Dataset, folder: Path, device: str, progress: ShownProgress, start: Path | None = None
+    config: RunConfig,
+    dataset: Dataset,
+    folder: Path,
+    device: str,
+    progress: ShownProgress,
+    start: Path | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train into a folder and draw its pictures."""
+    """Train into a folder, behind the stage before where there is one, and draw its pictures.
+
+    start: where the stage before is, or goes
+    changes: to the recipe, which the stage before follows as well
+    """
     from protograph.figures import draw_run  # matplotlib takes a third of a second, and --help and mistakes do without
 
-    chosen = find_device(device)
-    result = train(config, dataset, folder, chosen, progress, start)
+    if stage_before(find_variant(config.variant), config.recipe):
+        start = run_start(config, dataset, folder, device, progress, start, changes or {})
+    result = train(config, dataset, folder, find_device(device), progress, start)
     if not (folder / "episode.png").exists():
         run = Run.open(folder)
         draw_run(trained_model(run, dataset), dataset, run)
     return result
+
+
+def run_start(
+    config: RunConfig,
+    dataset: Dataset,
+    out: Path,
+    device: str,
+    progress: ShownProgress,
+    start: Path | None,
+    changes: Mapping[str, Any],
+) -> Path:
+    """The run that `config` starts from, trained first where it is missing, once nothing is wrong with `config` itself."""
+    plan(config, dataset)
+    Run.find(out, config)
+    first = configure_start(config, dataset, changes)
+    if start is not None and (start / "measures.json").exists():
+        there, spared = Run.open(start).config, unused(find_variant(config.variant), config.recipe)
+        for name in changes if there.variant == first.variant else ():
+            if name in spared and (made := getattr(there.recipe, name)) != (wanted := getattr(first.recipe, name)):
+                raise InputError(
+                    f"{name} {wanted} would be ignored, since {start} is trained with {made}: leave it out, "
+                    "or name another --start"
+                )
+        return start
+    folder = start or default_folder(first, dataset)
+    if folder.resolve() == out.resolve():
+        raise InputError(f"{out} cannot be both the run and its start: choose another --start")
+    Run.find(folder, first, "--start")
+    if not (folder / "measures.json").exists():
+        progress.say(f"{config.variant} starts from a trained {first.variant}: this is trained first, in {folder}")
+    run_training(first, dataset, folder, device, progress)
+    return folder
 
 
 def _settings(path: Path | None, given: dict[str, Any], changes: list[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:

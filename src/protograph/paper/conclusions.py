@@ -349,7 +349,8 @@ def contrast(parts: Sequence[Part]) -> Difference:
     .. math:: \sum_i w_i^2 e_i^2 + \sum_d \sigma_d^2 \Big(\sum_{i \ni d} w_i / n_i\Big)^2
 
     from the error e of the test episodes, which all seeds of a cell share, and from the spread between draws d: of each of
-    a score's n seeds, or of a first stage, which moves all cells that began from it. Degrees of freedom by Welch and
+    a score's n seeds, or of a first stage, which moves all cells that began from it. Where seeds were trained further from
+    a first stage, how much of the spread is whose is not known: it counts in full for both. Degrees of freedom by Welch and
     Satterthwaite: the spread of a kin is known from so many, however many parts it is in.
     """
     mean = sum(part.share * part.score.mean for part in parts)
@@ -357,9 +358,10 @@ def contrast(parts: Sequence[Part]) -> Difference:
     moved: dict[tuple[Spread, Draw], float] = {}
     for part in parts:
         if part.spread is not None:
-            for draw in draws(part.side.cell, part.score):
-                key = part.spread, draw
-                moved[key] = moved.get(key, 0.0) + part.share / len(part.score.values)
+            for place, draw in enumerate(draws(part.side.cell, part.score)):
+                alone: Draw = part.side.cell, place
+                for key in {(part.spread, draw), (part.spread, alone if part.score.further else draw)}:
+                    moved[key] = moved.get(key, 0.0) + part.share / len(part.score.values)
     between: dict[Spread, float] = {}
     for (spread, _), share in moved.items():
         between[spread] = between.get(spread, 0.0) + (share * spread.deviation) ** 2

@@ -162,11 +162,13 @@ class Score:
     ci95: 95 % interval over test episodes, of one seed (the mean of those of several)
     draws: by what chance each value came about, where other cells may share it: the first stage that a seed began from; "", or
            none at all, where it has nothing in common with others
+    further: whether seeds drew more after what they share, since all of it was trained further
     """
 
     values: tuple[float, ...]
     ci95: float
     draws: tuple[str, ...] = ()
+    further: bool = False
 
     @property
     def mean(self) -> float:
@@ -196,10 +198,9 @@ def scores(ledger: Mapping[Task, Entry], recipe: str) -> dict[Cell, Scores]:
 
 def _score(seeds: Sequence[Entry], name: str) -> Score:
     measured = [entry.measures[name] for entry in seeds]
-    # Models that train on with all of what a recipe let them start from count as drawn apart, which is the more careful view.
-    draws = tuple(entry.config.start if find_variant(entry.task.cell.variant).after else "" for entry in seeds)
-    values = tuple(one.mean for one in measured)
-    return Score(values, fmean(one.ci95 for one in measured), draws)
+    values, draws = tuple(one.mean for one in measured), tuple(entry.config.start for entry in seeds)
+    further = find_variant(seeds[0].task.cell.variant).after is None  # what a recipe gives to start from is trained further
+    return Score(values, fmean(one.ci95 for one in measured), draws, further)
 
 
 @contextmanager
