@@ -287,15 +287,16 @@ def test_a_recipe_lets_joint_training_start_from_another_variant(known_toy: Data
     [
         ("pn+", "objective is 'few-shot', not 'classify'"), ("aux-only", "objective is 'joint'"),
         ("teen", "objective is 'none'"), ("dfslwof-att", "objective is 'joint'"),
-        ("far", "classifier is 'squared-l2', not 'cosine'"), ("bent", "last_relu is True"),
+        ("far", "classifier is 'squared-l2', not 'cosine'"), ("bent", "last_relu is True"), ("third", "after is 'aux-only'"),
     ],
 )  # fmt: skip
 def test_what_a_recipe_cannot_start_from_is_refused(
     known_toy: Dataset, monkeypatch: pytest.MonkeyPatch, pretrain: str, said: str
 ) -> None:
     cosine = find_variant("cosine")
-    for odd in (replace(cosine, name="far", classifier="squared-l2"), replace(cosine, name="bent", last_relu=True)):
-        monkeypatch.setitem(VARIANTS, odd.name, odd)
+    odd: dict[str, Any]
+    for name, odd in (("far", {"classifier": "squared-l2"}), ("bent", {"last_relu": True}), ("third", {"after": "aux-only"})):
+        monkeypatch.setitem(VARIANTS, name, replace(cosine, name=name, **odd))
     named = rf"'gcgpn-aux' cannot start from '{re.escape(pretrain)}', whose {said}.*--set pretrain=cosine"
     with pytest.raises(InputError, match=named):
         configure(known_toy, "gcgpn-aux", changes={"pretrain": pretrain})

@@ -178,6 +178,7 @@ def stage_before(variant: Variant, recipe: Recipe) -> Variant | None:
     before = find_variant(recipe.pretrain)
     for what, own, wanted in (
         ("objective", before.objective, "classify"),
+        ("after", before.after, None),
         ("classifier", before.classifier, variant.classifier),
         ("last_relu", before.last_relu, variant.last_relu),
     ):

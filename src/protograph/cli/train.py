@@ -175,12 +175,12 @@ def run_training(
     start: where the stage before is, or goes
     changes: to the recipe, which the stage before follows as well
     """
-    from protograph.figures import draw_run  # matplotlib takes a third of a second, and --help and mistakes do without
-
     if stage_before(find_variant(config.variant), config.recipe):
         start = run_start(config, dataset, folder, device, progress, start, changes or {})
     result = train(config, dataset, folder, find_device(device), progress, start)
     if not (folder / "episode.png").exists():
+        from protograph.figures import draw_run  # matplotlib takes a third of a second, and --help and mistakes do without
+
         run = Run.open(folder)
         draw_run(trained_model(run, dataset), dataset, run)
     return result
