@@ -153,9 +153,9 @@ _OPTIMISER = {"rate", "drops", "anneal", "warmup", "momentum", "nesterov", "weig
 _EPISODES = {"episodes", "novel_queries", "seen_queries", "scheme"}
 _UNUSED = {
     "joint": {"batch"},
-    "few-shot": {"batch", "seen_queries", "scheme", "pretrain"},
-    "classify": {"pretrain", *_EPISODES},
-    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", "pretrain", *_EPISODES, *_OPTIMISER, *_PICTURES},
+    "few-shot": {"batch", "seen_queries", "scheme"},
+    "classify": _EPISODES,
+    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER, *_PICTURES},
 }
 
 
@@ -166,6 +166,11 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
+def can_be_pretrained(variant: Variant) -> bool:
+    """Whether a recipe may name the variant that this one starts from."""
+    return variant.after is None and variant.objective == "joint"
+
+
 def stage_before(variant: Variant, recipe: Recipe) -> Variant | None:
     """The variant whose trained run this one starts from: its own or, in joint training, the recipe's; or none.
 
@@ -173,7 +178,7 @@ def stage_before(variant: Variant, recipe: Recipe) -> Variant | None:
     """
     if variant.after is not None:
         return find_variant(variant.after)
-    if variant.objective != "joint" or not recipe.pretrain:
+    if not can_be_pretrained(variant) or not recipe.pretrain:
         return None
     before = find_variant(recipe.pretrain)
     for what, own, wanted in (
@@ -194,7 +199,7 @@ def unused(variant: Variant, recipe: Recipe) -> set[str]:
     """Settings of a recipe that training this variant by it never looks at."""
     found = set(_UNUSED[variant.objective])
     for name, used in (
-        ("pretrain", variant.after is None),
+        ("pretrain", can_be_pretrained(variant)),
         ("temperature", stage_before(variant, recipe) is None and variant.classifier == "cosine"),
         ("dropout", "backbone" not in variant.frozen),
         ("scalar_rate", variant.scales),
@@ -220,7 +225,7 @@ def recipe_for(
     recipe = replace(recipe, **CHANGES.get(name, {}).get("second stage" if variant.after else variant.objective, {}))
     if variant.objective == "none":  # each epoch tries one candidate
         recipe = replace(recipe, epochs=len(variant.candidates), steps=1, patience=0)
-    if "pretrain" in unused(variant, recipe):
+    if not can_be_pretrained(variant):
         recipe = replace(recipe, pretrain="")
     elif "pretrain" in changes:  # on which it depends what else is looked at
         recipe = typed(recipe, {"pretrain": changes["pretrain"]}, "recipe")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protograph.config import Recipe, RunConfig, has_use, recipe_for, stage_before, unused
+from protograph.config import Recipe, RunConfig, can_be_pretrained, has_use, recipe_for, stage_before, unused
 from protograph.data import DATASETS, OWN, Augmentation, Dataset, FeatureStore, ImageStore, Pool, Store
 from protograph.data.store import PLAIN, TRITON
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
@@ -272,10 +272,8 @@ def begin(model: GraphPrototypeNetwork, config: RunConfig, start: Path | None) -
     before = stage_before(own, config.recipe)
     if before is None:
         if start is not None:
-            joint = (
-                " or, to train it further, add --set pretrain=cosine" if "pretrain" not in unused(own, config.recipe) else ""
-            )
-            raise InputError(f"variant '{config.variant}' starts from no other run: leave out the start {start}{joint}")
+            way = " or, to train it further, add --set pretrain=cosine" if can_be_pretrained(own) else ""
+            raise InputError(f"variant '{config.variant}' starts from no other run: leave out the start {start}{way}")
         return config
     if start is None:
         raise InputError(
