@@ -117,12 +117,24 @@ def test_cells_that_fall_short_are_listed_with_what_is_allowed(tmp_path: Path) -
     row = f"| {AUX}, 1 seed | 43.21 ± 0.50 | 44.21 ± 0.48 | {joint.mean:.2f} ± 0.50 | {joint} | 0.52 |  |"
     assert f"{row} not looked into yet |" in text
     (results / "notes.json").write_text('{"cub/1-shot/gcgpn-aux": "the |last| ReLU,\\n*perhaps*"}')
-    assert f"{row} the \\|last\\| ReLU, \\*perhaps\\* |" in text_of(results)
+    text = text_of(results)
+    assert f"{row} as said of it above |" in text
+    assert f"What is known of single cells:\n\n- **{AUX}**: the \\|last\\| ReLU, \\*perhaps\\*\n" in text
     (results / "notes.json").write_text('{"cub": ["other *pictures*", "another\\nnet"]}')
     text = text_of(results)
     assert "What is known of cub:\n\n- other \\*pictures\\*\n- another net\n" in text
     assert f"{row} as all of cub |" in text
     assert "| not looked into yet |" in text, "of another dataset"
+
+
+def test_what_is_known_of_a_cell_is_said_once_and_only_while_it_falls_short(tmp_path: Path) -> None:
+    low, high = ({name: [value] for name in ("h_mean", "joint_joint")} for value in (1.0, 90.0))
+    results = make_ledger(tmp_path / "results", {(AUX, "fast"): low, (AUX, "paper"): low, (FC, "fast"): high})
+    (results / "notes.json").write_text('{"cub/1-shot/gcgpn-aux": "lack of light", "cub/1-shot/gcgpn-aux-fc": "solved"}')
+    text = text_of(results)
+    assert text.count("lack of light") == 1
+    assert text.count("| as said of it above |") == 2
+    assert "solved" not in text
 
 
 def test_every_cell_is_set_beside_the_paper_and_counted_without_what_is_allowed_more_too(tmp_path: Path) -> None:

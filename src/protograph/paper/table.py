@@ -237,6 +237,10 @@ def _falling_short(known: Known, notes: Notes) -> list[Block]:
     blocks: list[Block] = [Heading(2, "Cells that fall short")]
     for dataset, points in notes.datasets.items():
         blocks += [Paragraph(f"What is known of {dataset}:"), Bullets(tuple(map(plain, points)))]
+    cells = [cell for cell in published() if cell in notes.cells and any(cell in found for found in short.values())]
+    if cells:  # said once, however many recipes leave them short
+        said = tuple(f"**{cell}**: {plain(notes.cells[cell])}" for cell in cells)
+        blocks += [Paragraph("What is known of single cells:"), Bullets(said)]
     for recipe, found in short.items():
         rows = [_short(cell, known[recipe][cell], found[cell], notes) for cell in sorted(found, key=_in_order)]
         lower = [f"{MEASURES[name]} below what is allowed by" for name in COUNTED]
@@ -249,7 +253,8 @@ def _short(cell: Cell, own: Scores, below: Mapping[str, float], notes: Notes) ->
     said = [text for name in COUNTED for text in (str(own[name]), str(published()[cell][name]))]
     lower = [f"{below[name]:.2f}" if name in below else "" for name in COUNTED]
     otherwise = f"as all of {cell.dataset}" if cell.dataset in notes.datasets else UNKNOWN
-    return (f"{cell}, {_seeds(own)}", *said, *lower, plain(notes.cells.get(cell, otherwise)))
+    why = "as said of it above" if cell in notes.cells else otherwise
+    return (f"{cell}, {_seeds(own)}", *said, *lower, why)
 
 
 def _in_order(cell: Cell) -> tuple[int, int]:
