@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protograph.files import build_folder, cache_folder, write_atomically, write_json
+from protograph.files import build_folder, cache_folder, unfinished, write_atomically, write_json
 
 
 def full_disk(_: int) -> None:
@@ -92,3 +92,29 @@ def test_the_cache_is_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "platform", "linux")
     assert cache_folder() == tmp_path / "protograph"
+
+
+def test_a_link_stays_one_and_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    write_atomically(path, b"one")
+    link.symlink_to(path)
+    path.chmod(0o600)
+    write_atomically(link, b"two")
+    assert link.is_symlink()
+    assert path.read_bytes() == b"two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_only_what_was_being_written_counts_as_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: str) -> None:
+        left.extend(file.name for file in tmp_path.iterdir())
+
+    left: list[str] = []
+    path = tmp_path / "a[1].pg"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        write_atomically(path, b"one")
+    for name in (".a[1].pg.lock", ".a[1].pg.v2.lock", ".a[1].pg.README", ".a1.pg.12345678.part", "a[1].pg"):
+        (tmp_path / name).touch()
+    assert len(left) == 1
+    assert [file.name for file in unfinished(path)] == left

@@ -254,6 +254,29 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(kept: Path, at: str) -> None:
     assert [path.name for path in kept.parent.iterdir()] == ["kept.pg"]
 
 
+def test_a_change_leaves_the_lock_of_a_file_whose_name_begins_alike_alone(kept: Path) -> None:
+    other, own = kept.with_name("kept.pg.v2"), kept.with_name(".kept.pg.README")
+    other.write_bytes(kept.read_bytes())
+    own.touch()
+    with Classifier.edit(other):
+        with Classifier.edit(kept) as known:
+            known.add_class("newest", np.ones((1, D)))
+        assert other.with_name(".kept.pg.v2.lock").exists()
+        assert own.exists()
+
+
+def test_a_file_has_one_lock_by_whatever_link_it_is_changed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modelfile, "WAIT", 0.05)
+    link = kept.with_name("link.pg")
+    link.symlink_to(kept)
+    with Classifier.edit(link) as known:
+        known.add_class("newest", np.ones((1, D)))
+        with pytest.raises(InputError, match=r"kept\.pg is in use by process"), Classifier.edit(kept):
+            pass
+    assert link.is_symlink()
+    assert "newest" in Classifier.load(kept).classes_
+
+
 def test_two_who_change_it_wait_for_one_another_or_are_told(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modelfile, "WAIT", 0.05)
     with Classifier.edit(kept), pytest.raises(InputError, match=r"kept\.pg is in use by process"), Classifier.edit(kept):

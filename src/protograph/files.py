@@ -2,12 +2,16 @@
 
 import json
 import os
+import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+UNFINISHED = ".part"  # how the name of a file ends that is still being written
 
 
 def cache_folder() -> Path:
@@ -24,19 +28,29 @@ def cache_folder() -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`; after a crash or a full disk the old file is still there."""
+    """Replace `path` by `content`; after a crash or a full disk the old file is still there.
+
+    A file keeps its permissions, and a link to one stays: what it leads to is replaced.
+    """
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes private files; a run is for sharing
+        os.chmod(name, _permissions(path))
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def unfinished(path: Path) -> list[Path]:
+    """What `write_atomically` left beside `path` in a process that was killed, or is about to put in its place."""
+    own = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(UNFINISHED))
+    return [other for other in path.parent.iterdir() if own.fullmatch(other.name)]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -61,6 +75,14 @@ def build_folder(path: Path, build: Callable[[Path], None]) -> None:
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _permissions(path: Path) -> int:
+    """Those that the file has; of a new one the usual ones, since mkstemp makes private files and a run is for sharing."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return 0o666 & ~_umask()
 
 
 def _umask() -> int:

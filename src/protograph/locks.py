@@ -1,5 +1,6 @@
 """One process at a time: a lock is a file that names its holder."""
 
+import glob
 import json
 import os
 import socket
@@ -38,7 +39,7 @@ def held(lock: Path, what: object, remedy: str, wait: float = 0.0) -> Iterator[N
             elif holder is not None and time.monotonic() > patience:
                 raise _in_use(lock, what, remedy, holder) from None
             time.sleep(0.01)
-    for left in lock.parent.glob(f"{lock.name}.*"):  # by a process that was killed while it took the lock
+    for left in lock.parent.glob(f"{glob.escape(lock.name)}.*"):  # by a process that was killed while it took the lock
         if _age(left) > STALE:
             left.unlink(missing_ok=True)
     try:

@@ -19,7 +19,7 @@ from protograph.config import RunConfig
 from protograph.data import DATASETS
 from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure, Measures
-from protograph.files import write_json
+from protograph.files import UNFINISHED, unfinished, write_json
 from protograph.locks import held
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
@@ -209,7 +209,8 @@ def locked(results: Path) -> Iterator[None]:
     results.mkdir(parents=True, exist_ok=True)
     with held(results / ".lock", results, "wait for it, or choose another --results"):
         table = table_path(results)
-        scratch = *results.glob("*/*/*/.*.json.*"), *results.glob("*/*/*/*/.*.json.*"), *table.parent.glob(f".{table.name}.*")
+        ending = f".*.json.*{UNFINISHED}"
+        scratch = *results.glob(f"*/*/*/{ending}"), *results.glob(f"*/*/*/*/{ending}"), *unfinished(table)
         for left in scratch:  # by a grid that was killed while writing
             left.unlink(missing_ok=True)
         yield
