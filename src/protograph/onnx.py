@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -77,6 +78,8 @@ def export_onnx(classifier: "Classifier", path: Path) -> Path:
     if classifier.encoder_ is not None:
         encoder = open_encoder(classifier.encoder_.description(), classifier.encoder_.tensors(), torch.device("cpu"))
     network = JointNetwork(encoder, classifier.space_.centred, classifier.space_.temperature).eval()
+    beside = path.with_suffix(".prototypes.npz")
+    check_replaceable(beside)
     size = sum(value.nbytes for value in network.state_dict().values())
     if size >= LARGEST:
         raise InputError(f"a network of {size / 2**30:.1f} GiB does not fit into one ONNX file: choose a smaller backbone")
@@ -98,11 +101,15 @@ def export_onnx(classifier: "Classifier", path: Path) -> Path:
     assert program is not None
     program.model.metadata_props.update(_metadata(classifier, encoder))
     write_atomically(path, program.model_proto.SerializeToString())
-    return write_classes(classifier, path.with_suffix(".prototypes.npz"))
+    return write_classes(classifier, beside)
 
 
 def write_classes(classifier: "Classifier", path: Path) -> Path:
-    """Write what changes with the classes as .npz: `prototypes` [V, D], `bias` [V] and `classes` [V]; where it is."""
+    """Write what changes with the classes as .npz: `prototypes` [V, D], `bias` [V] and `classes` [V]; where it is.
+
+    Only a file that was written like this before is replaced.
+    """
+    check_replaceable(path)
     prototypes, bias = class_tensors(classifier)
     labels = classifier.classes_
     content = io.BytesIO()
@@ -114,6 +121,19 @@ def write_classes(classifier: "Classifier", path: Path) -> Path:
     )
     write_atomically(path, content.getvalue())
     return path
+
+
+def check_replaceable(path: Path) -> None:
+    """Complain of a file in whose place classes are to be written, and that holds something else."""
+    if not path.exists():
+        return
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            own = set(found.files) == {"prototypes", "bias", "classes"}
+    except (ValueError, OSError, EOFError, AttributeError, BadZipFile):
+        own = False
+    if not own:
+        raise InputError(f"{path} is there, and holds no exported classes: choose another --out")
 
 
 def class_tensors(classifier: "Classifier") -> tuple[Tensor, Tensor]:

@@ -22,9 +22,10 @@ from data.layouts import blocks
 from encoders.pictures import animated, bomb, rotated, tiny_encoder
 from protograph import Classifier
 from protograph.cli import app
-from protograph.cli.classifier import parse_like
+from protograph.cli.classifier import explanation_table, parse_like
 from protograph.encoders import shipped
 from protograph.errors import InputError
+from protograph.explanation import EARLIER, Nearest, Part
 from protograph.runs import Run
 
 write_wordnet = runpy.run_path(str(Path(__file__).parents[1] / "relations" / "wordnet_files.py"))["write_wordnet"]
@@ -251,6 +252,13 @@ def test_remove_rename_and_list(model: Path) -> None:
     assert "0 examples" in listed
 
 
+def test_what_a_prototype_holds_from_earlier_is_shown() -> None:
+    raven = Nearest("raven", 0.4, 8.0, 0.6, (Part("raven", EARLIER, 0.4),))
+    rook = Nearest("rook", 0.3, 6.0, 0.4, (Part("rook", "identity", 0.2), Part("crow", "wordnet", 0.1)))
+    rows = [list(column.cells) for column in explanation_table([raven, rook], Path("one.png")).columns]
+    assert rows[-2:] == [["+0.000", "+0.200"], ["raven +0.400 (earlier)", "crow +0.100 (wordnet)"]]
+
+
 def test_explanations_sum_to_the_cosine(fitted: Path, birds: Path) -> None:
     (one, *_, last) = answer("explain", fitted, birds / "gull" / "3.png", "--top=4")
     assert one["class"] == "gull"
@@ -281,6 +289,9 @@ def test_what_like_says(like: list[str] | None, told: Any) -> None:
 def test_what_like_cannot_say() -> None:
     with pytest.raises(InputError, match="but a is given 'high'"):
         parse_like(["a=high,b=0.5"])
+    for like in (["a=0.5,b"], ["a=0.5", "b"]):
+        with pytest.raises(InputError, match="but 'b' has no number"):
+            parse_like(like)
 
 
 def test_export_writes_a_network_and_its_classes(model: Path, tmp_path: Path) -> None:
@@ -298,6 +309,23 @@ def test_export_writes_a_network_and_its_classes(model: Path, tmp_path: Path) ->
         inputs = {"pixels": np.zeros((2, 3, 20, 20), np.uint8), "prototypes": arrays["prototypes"], "bias": arrays["bias"]}
     assert session.run(None, inputs)[0].shape == (2, 5)
     check_refused(protograph("export", model, "--out", tmp_path / "birds.pt"), "ends in .onnx")
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", None])
+def test_export_replaces_nothing_but_exported_classes(model: Path, tmp_path: Path, content: bytes | None) -> None:
+    features, beside = tmp_path / "birds.npz", tmp_path / "birds.prototypes.npz"
+    for path in (features, beside):
+        if content is None:
+            np.savez(path, vectors=np.ones((2, 3)), labels=np.array(["a", "b"]))
+        else:
+            path.write_bytes(content)
+    before = features.read_bytes()
+    for out in (features, tmp_path / "birds.onnx"):
+        check_refused(protograph("export", model, "--out", out), "holds no exported classes", "choose another --out")
+    assert features.read_bytes() == beside.read_bytes() == before
+    assert not (tmp_path / "birds.onnx").exists()
+    answer("export", model, "--out", tmp_path / "own.npz")
+    answer("export", model, "--out", tmp_path / "own.npz")
 
 
 def test_features_instead_of_pictures(tmp_path: Path) -> None:

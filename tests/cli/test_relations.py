@@ -95,16 +95,17 @@ def test_matrix_is_written_for_training_to_read(tmp_path: Path, table: Path, tre
         relation = MatrixRelation.read(tmp_path / "own" / "written.npz")
         assert relation.names == ("dog", "cat", "hen")
         strongest = result["strongest"][0]
-        value = relation.matrix[0, relation.names.index(strongest["class"])].item()
+        value = relation.matrix.to_dense()[0, relation.names.index(strongest["class"])].item()
         assert value == pytest.approx(strongest["similarity"], abs=1e-5)
-    assert relation.similarities(["dog", "cat"])[0, 1] == pytest.approx(0.5)  # two steps over what they both are
+    assert relation.similarities(["dog", "cat"]).to_dense()[0, 1] == pytest.approx(0.5)  # two steps over what they both are
 
 
-def test_written_matrix_can_be_shown_again_for_all_its_classes(tmp_path: Path, table: Path) -> None:
-    first = answer(f"attributes:{table}", "--out", tmp_path / "a.npz")
-    again = answer(tmp_path / "a.npz")
-    assert first["classes"] == again["classes"] == 4
-    assert {**first, "relation": ""} == {**again, "relation": ""}
+def test_written_matrix_can_be_shown_again_for_all_its_classes(tmp_path: Path, table: Path, tree: Path) -> None:
+    for spec, count in (([f"attributes:{table}"], 4), ([f"edges:{tree}", "--measure=adjacency", "--names=cat,mammal,hen"], 3)):
+        first = answer(*spec, "--out", tmp_path / "a.npz")
+        again = answer(tmp_path / "a.npz")
+        assert first["classes"] == again["classes"] == count
+        assert {**first, "relation": ""} == {**again, "relation": ""}
 
 
 def test_dataset_is_written_by_its_class_names_and_read_by_train(toy: Dataset, tmp_path: Path) -> None:

@@ -34,9 +34,12 @@ def test_wordnet_is_asked_again_where_it_is(tmp_path, monkeypatch):
 def test_a_source_that_cannot_go_along_is_left_out_and_says_so():
     vectors = EmbeddingRelation(torch.eye(3), ("a", "b", "c"))
     (relation,) = keep_relations(vectors, ("a", "b")).values()
-    again = through_json(relation)
+    with pytest.warns(UserWarning, match="'embedding' is kept without its source, a EmbeddingRelation"):
+        again = through_json(relation)
     assert again.source is None
     assert again.known == ("a", "b")
+    with pytest.warns(UserWarning, match="'c' is taken as unrelated: relation 'embedding' was kept without its source"):
+        again.added("c", ("a", "b"))
     with pytest.raises(InputError, match="has no source that could answer for 'c'"):
         again.added("c", ("a", "b"), "c")
 

@@ -146,6 +146,12 @@ def test_edges_are_read_from_text(tmp_path, suffix, header, measure):
     assert torch.equal(relation.similarities(CLASSES).to_dense(), expected.to_dense())
 
 
+def test_spaces_behind_commas_are_no_part_of_names(tmp_path):
+    path = tmp_path / "tree.csv"
+    path.write_text('source, target, weight\na, b, 1\n"b c" , a, 1\n')
+    assert EdgeRelation.read(path).nodes == ["a", "b", "b c"]
+
+
 def test_weight_may_be_left_out(tmp_path):
     path = tmp_path / "tree.csv"
     path.write_text("source,target\na,b\nb,c\n")

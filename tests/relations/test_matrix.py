@@ -73,6 +73,25 @@ def test_npz_has_names_and_similarities(tmp_path):
     assert torch.equal(MatrixRelation.read(path).similarities(["dog", "cow"]), MATRIX[1:, 1:])
 
 
+@pytest.mark.parametrize("kind", [torch.clone, sparse])
+def test_npz_says_which_pairs_have_no_similarity(tmp_path, kind):
+    relation = MatrixRelation(kind(MATRIX), NAMES)
+    np.savez(tmp_path / "a.npz", **relation.arrays())
+    again = MatrixRelation.read(tmp_path / "a.npz")
+    assert again.names == tuple(NAMES)
+    assert again.matrix.layout == relation.matrix.layout
+    assert torch.equal(again.matrix.to_dense(), MATRIX)
+    if kind is sparse:
+        assert torch.equal(again.matrix.indices(), relation.matrix.indices())
+
+
+@pytest.mark.parametrize("edges", [[[0, 1], [1, 3]], [[0, 1], [1, -1]], [[0, 1], [1, 0.5]], [[0, 1]], [0, 1]])
+def test_npz_with_edges_to_nowhere_is_an_error_that_names_the_file(tmp_path, edges):
+    np.savez(tmp_path / "bad.npz", names=np.array(NAMES), similarities=np.ones(2), edges=np.array(edges))
+    with pytest.raises(InputError, match=r"bad\.npz has similarities of 2 pairs"):
+        MatrixRelation.read(tmp_path / "bad.npz")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -105,12 +124,13 @@ def test_csv_in_another_encoding_is_an_error_that_names_the_file(tmp_path):
     [
         {"names": np.array(NAMES)},
         {"similarities": np.eye(3)},
+        {"names": np.array(NAMES), "similarities": np.ones(2)},
         {"names": np.array(NAMES, dtype=object), "similarities": np.eye(3)},
         {"names": np.array(NAMES), "similarities": np.array([["a"] * 3] * 3)},
         {"names": np.array(NAMES), "similarities": np.eye(4)},
         {"names": np.array(NAMES), "similarities": np.full((3, 3), np.nan)},
     ],
-    ids=["no similarities", "no names", "pickled names", "words", "wrong size", "nan"],
+    ids=["no similarities", "no names", "no edges", "pickled names", "words", "wrong size", "nan"],
 )
 def test_npz_without_a_usable_matrix_is_an_error_that_names_the_file(tmp_path, arrays):
     path = tmp_path / "bad.npz"

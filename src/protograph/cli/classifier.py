@@ -19,7 +19,7 @@ from protograph.data.features import read_vectors
 from protograph.data.reading import find_names
 from protograph.encoders.preparation import unreadable
 from protograph.errors import InputError
-from protograph.explanation import Nearest
+from protograph.explanation import EARLIER, Nearest
 from protograph.onnx import export_onnx, write_classes
 from protograph.progress import Progress
 from protograph.relations import WordNetRelation
@@ -267,7 +267,10 @@ def parse_like(given: Sequence[str] | None) -> dict[str, float] | str | None:
     if "=" not in text:
         return text
     told: dict[str, float] = {}
-    for part in re.findall(r".*?=[^,]*(?:,|$)", text):
+    parts = re.findall(r".*?=[^,]*(?:,|$)", text)
+    if rest := text[sum(map(len, parts)) :].strip():
+        raise InputError(f"--like takes \"CLASS=NUMBER,CLASS=NUMBER\", but '{rest}' has no number: give it one")
+    for part in parts:
         name, _, number = part.rstrip(",").rpartition("=")
         try:
             told[name.strip()] = float(number)
@@ -362,7 +365,7 @@ def explanation_table(found: Sequence[Nearest], picture: Path) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("from related classes")
     for one in found:
-        others = [part for part in one.parts if part.name != one.name]
+        others = [part for part in one.parts if part.name != one.name or part.operator == EARLIER]
         shown = ", ".join(f"{part.name} {part.value:+z.3f} ({part.operator})" for part in others[:SHOWN])
         rest = sum(part.value for part in others[SHOWN:])
         more = f", {len(others) - SHOWN} more {rest:+z.3f}" if len(others) > SHOWN else ""

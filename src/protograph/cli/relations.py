@@ -93,7 +93,7 @@ def relations_command(
     titles = [data.title(row) if data else name for row, name in enumerate(classes)]
     if out:
         content = io.BytesIO()
-        np.savez_compressed(content, names=np.array(classes), similarities=matrix.to_dense().numpy())
+        np.savez_compressed(content, **MatrixRelation(matrix, classes, relation).arrays())  # type: ignore[arg-type]
         write_atomically(out, content.getvalue())
     if picture:
         from protograph.figures import draw_similarities  # matplotlib takes a third of a second, and most calls do without

@@ -1,5 +1,6 @@
 """Relations as JSON and tensors, so that a model file can ask its sources again."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,12 @@ class Named:
 def describe(relation: KeptRelation) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """A kept relation as JSON and tensors. Small tables go along; a source that cannot is told by its name, or left out."""
     source, tensors = _describe_source(relation)
+    if source is None and relation.source is not None:
+        warnings.warn(
+            f"relation '{relation.label}' is kept without its source, a {type(relation.source).__name__} made in Python: once "
+            "loaded it knows nothing of new classes, so say how each relates (add_class with relations)",
+            stacklevel=4,
+        )
     values: dict[str, Any] = {"label": relation.label, "floor": relation.floor, "known": list(relation.known), "source": source}
     return values, tensors | _parts("similarities", relation.similarities)
 

@@ -66,7 +66,7 @@ class EdgeRelation:
         if path.suffix not in (".csv", ".tsv"):
             raise InputError(f"cannot read edges from {path}: give {FILES}")
         rows = read_rows(path)
-        if rows and [cell.strip().lower() for cell in rows[0]] in (["source", "target"], ["source", "target", "weight"]):
+        if rows and [cell.lower() for cell in rows[0]] in (["source", "target"], ["source", "target", "weight"]):
             rows = rows[1:]
         if not rows:
             raise InputError(f"{path} is empty: every row holds source, target and, if you like, weight")

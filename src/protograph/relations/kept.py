@@ -87,7 +87,11 @@ class KeptRelation:
                 if told is not None:
                     raise
                 warnings.warn(f"class '{name}' is taken as unrelated: {error}", stacklevel=4)
-        elif told is not None:
+        elif told is None:
+            if any(key is not None for key in self.known):  # it had a source when it was fitted
+                said = f"relation '{self.label}' was kept without its source; give similarities by class"
+                warnings.warn(f"class '{name}' is taken as unrelated: {said}, such as {{'{names[0]}': 0.8}}", stacklevel=4)
+        else:
             raise InputError(
                 f"relation '{self.label}' has no source that could answer for '{told}': give similarities by class, such as "
                 f"{{'{names[0]}': 0.8}}"

@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from protograph.errors import InputError
@@ -22,11 +25,19 @@ class MatrixRelation:
 
     @classmethod
     def read(cls, path: Path) -> "MatrixRelation":
-        """Read a `.csv` (first row and first column are names) or a `.npz` with `names` and `similarities`."""
+        """Read a `.csv` (first row and first column are names) or a `.npz`.
+
+        A `.npz` holds `names` and `similarities` [V, V] or, of pairs of which not all have a similarity, of each that has one
+        `similarities` [n] and the rows of its classes, `edges` [2, n].
+        """
         require_file(path, "a .csv or .npz similarity matrix")
         if path.suffix == ".npz":
             names, (similarities,) = read_arrays(path, "similarities")
-            return cls(torch.from_numpy(similarities), names, str(path))
+            values = torch.from_numpy(similarities)
+            if values.ndim == 1:
+                _, (edges,) = read_arrays(path, "edges")
+                return cls(_sparse(edges, values, len(names), path), names, str(path))
+            return cls(values, names, str(path))
         if path.suffix == ".csv":
             return cls._read_csv(path)
         raise InputError(f"cannot read a relation from {path}: give a .csv or .npz similarity matrix")
@@ -48,6 +59,13 @@ class MatrixRelation:
             raise InputError(f"{path}: rows and columns must name the same classes in the same order")
         return cls(torch.tensor(values), names, str(path))
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What `read` reads from a `.npz`."""
+        if self.matrix.layout == torch.strided:
+            return {"names": np.array(self.names), "similarities": self.matrix.numpy()}
+        edges, values = self.matrix.indices().numpy(), self.matrix.values().numpy()
+        return {"names": np.array(self.names), "similarities": values, "edges": edges}
+
     def __str__(self) -> str:
         return f"similarities of {len(self.names)} classes"
 
@@ -60,3 +78,13 @@ class MatrixRelation:
         if self.matrix.layout == torch.strided:
             return self.matrix[rows][:, rows]
         return self.matrix.index_select(0, rows).index_select(1, rows).coalesce()
+
+
+def _sparse(edges: NDArray[Any], values: Tensor, size: int, path: Path) -> Tensor:
+    """[V, V] of the similarities [n] of the pairs `edges` [2, n]."""
+    if edges.shape != (2, len(values)) or (edges % 1).any() or not ((edges >= 0) & (edges < size)).all():
+        raise InputError(
+            f"{path} has similarities of {len(values)} pairs: its 'edges' must be the two rows of each, below {size}"
+        )
+    pairs = torch.from_numpy(edges).long()
+    return torch.sparse_coo_tensor(pairs, values, (size, size), check_invariants=True).coalesce()

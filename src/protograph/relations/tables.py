@@ -21,10 +21,12 @@ def require_file(path: Path, wanted: str) -> None:
 
 
 def read_rows(path: Path) -> list[list[str]]:
-    """The rows of a `.csv` or `.tsv` file, empty ones left out."""
+    """The rows of a `.csv` or `.tsv` file, without spaces around the cells, empty ones left out."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark in front
-            return [row for row in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if any(row)]
+            lines = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",", skipinitialspace=True)
+            rows = [[cell.strip() for cell in line] for line in lines]
+            return [row for row in rows if any(row)]
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not a readable {path.suffix} file ({error}): save it as UTF-8") from error
 
