@@ -172,13 +172,19 @@ def test_damaged_and_foreign_files_are_refused_with_the_reason(kept: Path) -> No
             lambda values, tensors: tensors.update({"relation.0.similarities.edges": torch.full((2, 12), 9)}),
             "size|shape|index|edges",
         ),
-        (lambda values, tensors: values["variant"]["operators"][0].update(kind="magic"), "unknown operator 'magic'"),
+        (lambda values, tensors: values["variant"].pop("operators"), "operators"),
         (lambda values, tensors: values.pop("encoder"), "encoder"),
     ],
 )
 def test_contents_that_do_not_fit_are_refused(kept: Path, change: Any, reason: str) -> None:
     rewritten(kept, change)
     with pytest.raises(InputError, match=rf"is damaged \(.*({reason})"):
+        Classifier.load(kept)
+
+
+def test_an_operator_of_somebody_else_is_named(kept: Path) -> None:
+    rewritten(kept, lambda values, tensors: values["variant"]["operators"][0].update(kind="magic"))
+    with pytest.raises(InputError, match=r"made with the operator 'magic', .*: import what registers it"):
         Classifier.load(kept)
 
 

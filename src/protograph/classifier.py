@@ -155,6 +155,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         run = run if isinstance(run, Run) else Run.open(Path(run))
         config, names = run.config, dataset.classes[: dataset.seen]
         made = cls(variant=config.variant, shots=(config.shots, config.shots), seed=config.seed, **parameters)
+        made._check_parameters()
+        made._check_names(list(names))
         model, made.encoder_ = open_run(run, dataset)
         made.encoder = made.encoder_
         sizes = config.shots, config.recipe.ways, config.recipe.test_queries, config.recipe.validation_episodes
@@ -169,7 +171,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         made.n_features_in_ = held_out.shape[1]
         made.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
         made.classes_ = np.array(names)
-        made._check_names(list(names))
         made._calibrate(held_out)
         return made
 
@@ -388,7 +389,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_names(self, names: list[str]) -> None:
         if self.unknown is not None and str(self.unknown_label) in names:
-            raise InputError(f"a class is called '{self.unknown_label}', as unknown pictures are: choose another unknown_label")
+            raise InputError(
+                f"a class is called '{self.unknown_label}', as unknown pictures are: rename it, or choose another unknown_label"
+            )
 
 
 def _as_tensor(table: Array) -> Tensor:

@@ -30,7 +30,7 @@ from protograph.locks import held
 from protograph.nn.backbones import Centred
 from protograph.relations.described import describe, restore
 from protograph.sealed import metadata, seal, unseal
-from protograph.variants import Op, Variant, build
+from protograph.variants import OPERATORS, Op, Variant, build
 
 FORMAT, VERSION = "protograph-classifier", 1
 WAIT = 60.0  # seconds that a change waits for another process's
@@ -56,7 +56,7 @@ def read_model(path: Path) -> Contents:
     """What a file holds; any other file is refused with the reason."""
     try:
         content = path.read_bytes()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"there is no model file at {path}") from error
     except IsADirectoryError as error:
         raise InputError(f"{path} is a folder, not a model file") from error
@@ -120,13 +120,23 @@ def unpack(content: bytes, path: Path) -> Contents:
     try:
         text, tensors = unseal(content, "classifier")
         values = json.loads(text)
+        strange = sorted({op["kind"] for op in values["variant"]["operators"]} - OPERATORS.keys())
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
+    if strange:
+        raise InputError(f"{path} was made with the operator '{strange[0]}', which is not known here: import what registers it")
+    try:
         space = _space(values, tensors)
         encoder = values["encoder"]
         kept = None if encoder is None else KeptEncoder(encoder, part(tensors, "encoder."), values["features"])
     except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path} is damaged ({reason}): take a copy, or fit again") from error
+        raise _damaged(path, error) from error
     return Contents(space, kept, values)
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return InputError(f"{path} is damaged ({reason}): take a copy, or fit again")
 
 
 def _space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:

@@ -346,6 +346,14 @@ def test_features_instead_of_pictures(tmp_path: Path) -> None:
     check_refused(protograph("predict", model, tmp_path / "short.npz"), "vectors of 4 numbers", "fitted on 6")
     np.savez(tmp_path / "nan.npz", vectors=np.full((1, 6), np.nan))
     check_refused(protograph("predict", model, tmp_path / "nan.npz"), "holds NaN or infinity")
+    check_refused(protograph("predict", model, tmp_path / "nan.npz", "--skip-bad", "--json"), "nan.npz holds no vectors")
+    np.savez(tmp_path / "some.npz", vectors=np.stack([np.full(6, np.nan), np.ones(6)]))
+    (one,) = answer("predict", model, tmp_path / "some.npz", "--skip-bad")
+    assert one["file"] == f"{tmp_path / 'some.npz'}[1]"
+    np.savez(tmp_path / "empty.npz", vectors=np.ones((0, 6)))
+    for verb in ("predict", "explain"):
+        check_refused(protograph(verb, model, tmp_path / "empty.npz"), "empty.npz holds no vectors")
+    check_refused(protograph("predict", model / "x", tmp_path / "nan.npz"), "there is no model file at")
     check_refused(protograph("fit", file, "--out", tmp_path / "two.pg", "--backbone=conv4"), "holds features")
     vectors[3] = np.inf
     np.savez(file, vectors=vectors, labels=labels)
@@ -442,6 +450,18 @@ def test_awkward_files_are_named_or_left_out(
         check_refused(protograph("predict", model, tmp_path / name, "--skip-bad", "--json"), "none of the pictures can be read")
 
 
+def test_class_folders_without_pictures_are_named(tmp_path: Path) -> None:
+    root = write_birds(tmp_path / "birds", KINDS[:3], 3)
+    (root / "heron").mkdir()
+    (root / "egret" / "2023").mkdir(parents=True)
+    bird("egret", 0).save(root / "egret" / "2023" / "0.png")
+    bird("jay", 0).save(root / "duck" / "0.jpg")
+    (root / "duck" / "0.jpg").rename(root / "duck" / "0.jfif")
+    result = protograph("fit", root, "--out", tmp_path / "one.pg")
+    assert "left out egret, heron: no pictures directly in the folder (files whose names end in .bmp, " in result.stderr
+    assert "fitted on 10 examples: 3 classes" in result.stdout
+
+
 def test_bad_pictures_of_a_class_are_named_or_left_out(tmp_path: Path) -> None:
     root = write_birds(tmp_path / "birds", KINDS[:3], 3)
     (root / "duck" / "bad.png").write_text("no picture")
@@ -508,13 +528,18 @@ def test_the_network_is_trained_in_two_stages_where_that_is_asked_for(tmp_path: 
         (["--variant=dfslwof-att"], "is not trained for the joint label space in one stage"),
         (["--backbone=timm:resnet18"], "unknown backbone 'timm:resnet18'"),
         (["--set=epochs"], "--set takes NAME=VALUE"),
+        (["--update=novle"], "unknown update 'novle': did you mean novel"),
+        (["--unknown=5"], "false-alarm rate must lie between 0 and 1, not 5"),
+        (["--unknown=0.2"], "a class is called 'unknown', as unknown pictures are: rename it"),
         ([], "4 classes are too few to hold some out"),
     ],
 )
 def test_what_cannot_be_trained_is_named(arguments: list[str], named: str, birds: Path, tmp_path: Path) -> None:
-    root = birds if not arguments else write_birds(tmp_path / "birds", [f"kind-{number}" for number in range(8)], 6)
+    kinds = [*(f"kind-{number}" for number in range(7)), "unknown"]
+    root = birds if not arguments else write_birds(tmp_path / "birds", kinds, 6)
     check_refused(protograph("fit", root, "--out", tmp_path / "one.pg", "--train-backbone", "--json", *arguments), named)
     assert not (tmp_path / "one.pg").exists()
+    assert not (tmp_path / "one.run").exists()
 
 
 def test_fit_never_loses_what_it_would_overwrite(birds: Path, model: Path, tmp_path: Path) -> None:

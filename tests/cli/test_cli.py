@@ -327,7 +327,7 @@ def test_a_real_limit_on_file_sizes_is_reported_in_one_line(letters: Dataset, tm
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     *_, last = ended.stderr.splitlines()
-    assert last.startswith("error: cannot save: File too large")
+    assert last.startswith("error: cannot read or save: File too large")
     assert "Traceback" not in ended.stderr
     assert {file.name for file in (tmp_path / "run").iterdir()} == {"config.json", "environment.json"}
 

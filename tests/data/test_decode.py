@@ -58,6 +58,16 @@ def test_a_large_jpeg_decoded_at_a_fraction_looks_the_same(shape: tuple[int, int
     assert apart.mean() < 1
 
 
+@pytest.mark.parametrize(("largest", "factor"), [(1.0, 255), (0.5, 255), (255.0, 1), (1000.0, 1)])
+def test_fractions_are_greys_up_to_1_or_up_to_255(largest: float, factor: int) -> None:
+    values = np.linspace(0, largest, SIZE * SIZE, dtype=np.float32).reshape(SIZE, SIZE)
+    values[0, 0] = np.nan
+    pixels, _, _, grey = decode.decode(encoded(Image.fromarray(values), "TIFF"), SIZE)
+    assert grey
+    expected = np.clip(factor * np.nan_to_num(values), 0, 255).astype(np.uint8)
+    assert (pixels == expected).all()
+
+
 @pytest.mark.parametrize(("mode", "kind"), [("L", "PNG"), ("L", "JPEG"), ("LA", "PNG"), ("1", "PNG"), ("F", "TIFF")])
 def test_greyscale_becomes_rgb_and_is_counted(mode: str, kind: str) -> None:
     picture = Image.fromarray(blocks(30, 40, 3)).convert(mode)

@@ -143,6 +143,23 @@ def test_a_class_with_too_few_pictures_is_named_or_left_out_with_a_count(root: P
     assert after.classes == before.classes
 
 
+def test_leaving_out_all_classes_of_a_kind_is_too_much(root: Path) -> None:
+    kinds = ["novel-test"] * 3 + ["novel-validation"] * 2 + ["seen"] * 4
+    write_rows(root / "split.csv", ("split", "class"), *zip(kinds, CLASSES, strict=True))
+    for name in ("kind 3", "kind 4"):
+        for place in range(4):
+            (root / name / f"00{place}.png").unlink()
+    said = r"split\.csv, of the classes with enough pictures, has no class for 'novel-validation'"
+    with pytest.raises(InputError, match=said):
+        open_dataset("folder", root, skip_bad=True)
+
+
+def test_a_name_that_is_not_utf_8_is_named(root: Path) -> None:
+    os.rename(os.fsencode(root / "kind 3"), os.fsencode(root) + b"/Caf\xe9")
+    with pytest.raises(InputError, match=r"class folder of .* is not UTF-8 \('Caf\\udce9'\): rename it"):
+        open_dataset("folder", root)
+
+
 def test_leaving_out_every_class_is_too_much(tmp_path: Path) -> None:
     write_folder(tmp_path, {f"{number}": 2 for number in range(9)})
     with pytest.raises(InputError, match="0 classes are too few"):

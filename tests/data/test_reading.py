@@ -101,6 +101,19 @@ def test_a_second_opening_decodes_nothing(root: Path, cache: Path, monkeypatch: 
     assert len(list(cache.iterdir())) == 1
 
 
+@pytest.mark.parametrize("lost", ["pixels.npy", "read.npz", "errors.json"])
+@pytest.mark.parametrize("how", ["gone", "empty"])
+def test_a_cache_that_is_not_whole_any_more_is_built_again(root: Path, cache: Path, lost: str, how: str) -> None:
+    one = read(root).store.pixels.clone()
+    (file,) = cache.glob(f"*/{lost}")
+    file.unlink()
+    if how == "empty":
+        file.touch()
+    for found in (read(root), read(root)):
+        assert np.array_equal(found.store.pixels, one)
+    assert len(list(cache.iterdir())) == 1
+
+
 def test_what_could_not_be_read_is_remembered_with_its_reason(root: Path) -> None:
     (root / "a" / "000.png").write_bytes((root / "a" / "001.png").read_bytes()[:60])
     names = ["a/000.png", "a/001.png", "a/absent.png"]

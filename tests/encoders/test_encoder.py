@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,11 @@ from torch import Tensor
 
 from data.layouts import blocks
 from encoders.pictures import tiny_encoder, write_pictures
+from protograph.encoders import encoder as encoding
 from protograph.encoders import open_encoder
 from protograph.encoders.encoder import BATCH, FEWEST, PictureEncoder
 from protograph.errors import InputError
-from protograph.progress import Advance
+from protograph.progress import Advance, Silent
 
 
 class Counting:
@@ -115,6 +117,25 @@ def test_files_are_encoded_once(encoder: PictureEncoder, tmp_path: Path, monkeyp
     assert torch.equal(encoder.encode([*paths[:3], tmp_path / "moved.png", *paths[4:]]), first), "by contents, not by name"
     with pytest.raises(TypeError):
         encoder.encode_augmented([*paths[:3], tmp_path / "moved.png", *paths[4:]], 2, seed=1)
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(
+    encoder: PictureEncoder, tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(Silent):
+        def say(self, line: str) -> None:
+            lines.append(line)
+
+    lines: list[str] = []
+    files = write_pictures(tmp_path / "pictures", FEWEST + 1)
+    monkeypatch.setattr(encoding, "PORTION", 4)
+    fresh_cache.parent.mkdir(parents=True, exist_ok=True)
+    fresh_cache.write_text("a file in the place of the folder")
+    features = encoder.encode(files, Told())
+    assert len(lines) == 1
+    assert re.fullmatch(r"features are not kept \(Not a directory, .*\): PROTOGRAPH_CACHE names another place", lines[0])
+    fresh_cache.unlink()
+    assert torch.equal(features, encoder.encode(files))
 
 
 def test_a_changed_file_is_encoded_again(encoder: PictureEncoder, tmp_path: Path) -> None:

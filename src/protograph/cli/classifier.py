@@ -221,14 +221,14 @@ def export_command(
 def encoded(classifier: "Classifier", files: Sequence[Path], skip_bad: bool, progress: Progress) -> tuple[list[str], Tensor]:
     """What files are called, and their features [n, D]."""
     if classifier.encoder_ is None:
-        vectors = [read_vectors(file) for file in files]
-        for file, found in zip(files, vectors, strict=True):
+        read = [read_vectors(file, skip_bad, progress) for file in files]
+        for file, (_, found) in zip(files, read, strict=True):
             if found.shape[1] != classifier.n_features_in_:
                 raise InputError(
                     f"{file} has vectors of {found.shape[1]} numbers, but the model was fitted on {classifier.n_features_in_}"
                 )
-        names = [f"{file}[{row}]" for file, found in zip(files, vectors, strict=True) for row in range(len(found))]
-        return names, torch.cat([torch.from_numpy(found) for found in vectors])
+        names = [f"{file}[{row}]" for file, (rows, _) in zip(files, read, strict=True) for row in rows]
+        return names, torch.cat([torch.from_numpy(found) for _, found in read])
     listed = expanded(files)
     pictures = [listed[place] for place in without_unreadable(listed, skip_bad, progress)]
     if not pictures:

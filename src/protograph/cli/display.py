@@ -33,7 +33,7 @@ def errors() -> Console:
 
 
 def reported(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that ends a user's mistake, or a full disk, with one line and exit code 2, and Ctrl-C with 130.
+    """A command that ends a user's mistake, a full disk or a locked place with one line and exit code 2, and Ctrl-C with 130.
 
     Its help is the docstring with one line for each paragraph, since Typer would keep the line breaks of the source.
     """
@@ -49,9 +49,9 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
                 raise
             where = f" ({error.filename})" if error.filename else ""
             errors().print(
-                f"[bold red]error:[/] cannot save: {_escaped(str(error.strerror))}{_escaped(where)}; "
-                "nothing was left half-written: make room or choose another place (--out; of a grid --runs, --results), then "
-                "run the same command to go on"
+                f"[bold red]error:[/] cannot read or save: {_escaped(str(error.strerror))}{_escaped(where)}; "
+                "nothing was left half-written: make room, see whose place it is, or choose another (--out; of a grid --runs, "
+                "--results; of a cache PROTOGRAPH_CACHE), then run the same command to go on"
             )
         except KeyboardInterrupt:
             errors().print("interrupted: run the same command again to go on from the last checkpoint")

@@ -17,6 +17,7 @@ from protograph.config import DEMO, stage_before
 from protograph.data import Dataset, open_dataset
 from protograph.data.features import READERS, bad_rows, read_features
 from protograph.data.folder import list_pictures
+from protograph.data.reading import SUFFIXES
 from protograph.encoders import NAMES, open_encoder
 from protograph.errors import InputError
 from protograph.nn.backbones import BACKBONES
@@ -198,7 +199,7 @@ def fit_frozen(
         labels = [labels[row] for row in rows]
         classifier = pg.Classifier(**settings)
     else:
-        files, labels = labelled_files(pictures)
+        files, labels = labelled_files(pictures, progress)
         good = without_unreadable(files, skip_bad, progress)
         labels = [labels[row] for row in good]
         given = [files[row] for row in good]
@@ -209,9 +210,12 @@ def fit_frozen(
     return classifier, len(labels)
 
 
-def labelled_files(root: Path) -> tuple[list[Path], list[str]]:
-    """Pictures of a folder of class folders, and the class of each; empty class folders count for nothing."""
+def labelled_files(root: Path, progress: ShownProgress) -> tuple[list[Path], list[str]]:
+    """Pictures of a folder of class folders, and the class of each; class folders without any are named, and left out."""
     listed = list_pictures(root)
+    if bare := [name for name, files in listed.items() if not files]:
+        kinds = ", ".join(sorted(SUFFIXES))
+        progress.say(f"left out {', '.join(bare)}: no pictures directly in the folder (files whose names end in {kinds})")
     pairs = [(root / name / file, name) for name, files in listed.items() for file in files]
     return [file for file, _ in pairs], [name for _, name in pairs]
 
@@ -235,8 +239,11 @@ def fit_end_to_end(
         raise InputError(
             f"variant '{chosen}' is not trained for the joint label space in one stage: use gcgpn-aux, or gcgpn-cos-aux"
         )
+    draft = pg.Classifier(**settings)
+    draft._check_parameters()
     data = open_dataset("folder", pictures, progress, skip_bad)
     assert data.pictures is not None
+    draft._check_names(list(data.classes))
     changes = {**small_recipe(data), **parse_changes(change)}
     config = configure(
         data,

@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from protograph.cli.display import ShownProgress, reported, show
-from protograph.cli.options import AsJson, Root
+from protograph.cli.options import AsJson, Root, SkipBad
 from protograph.data import Dataset, open_dataset
 from protograph.errors import InputError, unknown
 from protograph.files import write_atomically
@@ -64,6 +64,7 @@ def relations_command(
     power: Annotated[
         int | None, typer.Option(help="Steps of a walk, for edges with --measure adjacency. (default: 1)", show_default=False)
     ] = None,
+    skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a relation says of classes, and write or draw it."""
@@ -72,9 +73,11 @@ def relations_command(
             raise InputError(f"cannot write {path}: give a name that ends in {suffix}")
     if dataset and names:
         raise InputError("--names would be ignored beside --dataset: give one of them")
+    if skip_bad and not dataset:
+        raise InputError("--skip-bad would be ignored without --dataset: name the dataset")
     if root and not dataset:
         raise InputError("--root would be ignored without --dataset: name the dataset")
-    data = open_dataset(dataset, root, ShownProgress(quiet=as_json)) if dataset else None
+    data = open_dataset(dataset, root, ShownProgress(quiet=as_json), skip_bad) if dataset else None
     settings = {"centred": centred or None, "measure": measure, "power": power}
     source = open_source(relation, data, settings)
     classes = find_classes(source, relation, data, names)

@@ -53,11 +53,17 @@ def to_rgb(picture: Image.Image, size: int) -> Image.Image:
 
 
 def upright_rgb(picture: Image.Image) -> Image.Image:
-    """Any picture as RGB: turned upright where the camera says so, transparent parts white, of 16 bits the upper eight."""
+    """Any picture as RGB: turned upright where the camera says so, transparent parts white, of 16 bits the upper eight.
+
+    Of fractions, as some programs save greyscale, 1 is white where none is larger, and 255 otherwise.
+    """
     if "exif" in picture.info:
         picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I;16") or picture.mode == "I":
         picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
+    if picture.mode == "F":
+        values = np.nan_to_num(np.asarray(picture))
+        picture = Image.fromarray((values * (255 if values.max() <= 1 else 1)).clip(0, 255).astype(np.uint8))
     if "A" in picture.mode or "transparency" in picture.info:
         picture = picture.convert("RGBA")
         white = Image.new("RGBA", picture.size, "white")

@@ -57,26 +57,29 @@ def read_features(path: Path) -> tuple[NDArray[np.float32], list[str], list[str]
     return _as_float32(vectors), labels, parts
 
 
-def bad_rows(vectors: NDArray[np.float32], labels: Sequence[str], path: Path, skip_bad: bool, progress: Progress) -> set[int]:
+def bad_rows(
+    vectors: NDArray[np.float32], labels: Sequence[str] | None, path: Path, skip_bad: bool, progress: Progress
+) -> set[int]:
     """Rows that hold NaN or infinity, to be left out; a complaint of the first if they may not be."""
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
     if bad and not skip_bad:
-        raise InputError(
-            f"vector {bad[0]} of {path} (class '{labels[bad[0]]}') holds NaN or infinity: repair it, or go on with --skip-bad"
-        )
+        of_class = f" (class '{labels[bad[0]]}')" if labels else ""
+        raise InputError(f"vector {bad[0]} of {path}{of_class} holds NaN or infinity: repair it, or go on with --skip-bad")
     if bad:
         progress.say(f"left out {len(bad)} of {len(vectors)} vectors with NaN or infinity")
     return set(bad)
 
 
-def read_vectors(path: Path) -> NDArray[np.float32]:
-    """Finite vectors [P, D] alone, with or without labels."""
+def read_vectors(path: Path, skip_bad: bool, progress: Progress) -> tuple[list[int], NDArray[np.float32]]:
+    """Vectors [n, D] alone, with or without labels, and the rows [n] of the file they are in, without bad ones."""
     vectors, _, _ = _read(path)
     _check(vectors, None, None, path)
     vectors = _as_float32(vectors)
-    if not np.isfinite(vectors).all():
-        raise InputError(f"{path} holds NaN or infinity: repair it")
-    return vectors
+    bad = bad_rows(vectors, None, path, skip_bad, progress)
+    rows = [row for row in range(len(vectors)) if row not in bad]
+    if not rows:
+        raise InputError(f"{path} holds no vectors: give a file that does")
+    return rows, vectors[rows]
 
 
 def _read(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:

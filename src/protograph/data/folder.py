@@ -31,7 +31,11 @@ def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     rows = iter(range(len(names)))
     members = {name: [row for row in islice(rows, len(own)) if row not in pictures.errors] for name, own in listed.items()}
     report_bad(pictures, skip_bad, progress)
-    split = split_freely(_large_enough(members, root, skip_bad, progress), assigned)
+    left = _large_enough(members, root, skip_bad, progress)
+    if assigned:
+        source = f"{root / 'split.csv'}, of the classes with enough pictures,"
+        check_assigned({name: assigned[name] for name in left}, left, source)
+    split = split_freely(left, assigned)
     rule = "as split.csv says" if assigned else "drawn by rule; a split.csv with the columns class and split would settle it"
     novel = [*split.novel_validation, *split.novel_test]
     shown = ", ".join(novel[:NAMED]) + (", ..." if len(novel) > NAMED else "")
@@ -45,6 +49,11 @@ def list_pictures(root: Path) -> dict[str, list[str]]:
     if not root.is_dir():
         raise InputError(f"no folder at {root}: give one with a folder of pictures for each class")
     classes = find_folders(root)
+    for name in classes:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"the name of a class folder of {root} is not UTF-8 ({name!a}): rename it") from None
     if not classes:
         raise InputError(f"{root} has no class folders: put the pictures of each class into a folder of its own there")
     lowered: dict[str, str] = {}

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -29,8 +30,8 @@ from protograph.errors import InputError
 from protograph.files import build_folder, cache_folder
 from protograph.progress import Progress
 
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"))
-VERSION = 1  # to be raised whenever the same file gives other pixels
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".jfif"))
+VERSION = 2  # to be raised whenever the same file gives other pixels
 CHUNK = 128  # files of a worker's job
 
 
@@ -104,10 +105,18 @@ def read_arrays(
 def open_pictures(
     key: str, names: Sequence[str] | None, normalisation: Normalisation, build: Callable[[Path], None]
 ) -> Pictures:
-    """The pictures cached under `key`; `build` makes them if they are not there."""
+    """The pictures cached under `key`; `build` makes them if they are not there, or not whole any more."""
     folder = cache_folder() / f"pictures-{key}"
-    if not folder.is_dir():
-        build_folder(folder, build)
+    if folder.is_dir():
+        try:
+            return _open(folder, names, normalisation)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # whoever clears old files leaves the new ones
+            shutil.rmtree(folder)
+    build_folder(folder, build)
+    return _open(folder, names, normalisation)
+
+
+def _open(folder: Path, names: Sequence[str] | None, normalisation: Normalisation) -> Pictures:
     if names is None:
         names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
     with np.load(folder / "read.npz") as read:

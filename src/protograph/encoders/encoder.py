@@ -120,7 +120,12 @@ class PictureEncoder:
                     known |= zip((keys[row] for row in rows), made, strict=True)
                     advance(len(rows))
                 if shelf:
-                    shelf.add({keys[row]: known[keys[row]] for row in portion if is_file(pictures[row])})
+                    try:
+                        shelf.add({keys[row]: known[keys[row]] for row in portion if is_file(pictures[row])})
+                    except OSError as error:  # a help that is missing, no reason to stop
+                        reason = f"{error.strerror}, {shelf.folder}"
+                        (progress or Silent()).say(f"features are not kept ({reason}): PROTOGRAPH_CACHE names another place")
+                        shelf = None
         return torch.stack([known[key] for key in keys]) if keys else torch.zeros(0, copies, self.features)
 
     def _portion(
