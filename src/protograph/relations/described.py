@@ -43,7 +43,7 @@ def describe(relation: KeptRelation) -> tuple[dict[str, Any], dict[str, Tensor]]
         warnings.warn(
             f"relation '{relation.label}' is kept without its source, a {type(relation.source).__name__} made in Python: once "
             "loaded it knows nothing of new classes, so say how each relates (add_class with relations)",
-            stacklevel=4,
+            stacklevel=5,
         )
     values: dict[str, Any] = {"label": relation.label, "floor": relation.floor, "known": list(relation.known), "source": source}
     return values, tensors | _parts("similarities", relation.similarities)
