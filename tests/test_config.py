@@ -376,3 +376,15 @@ def test_drops_come_from_the_command_line_too() -> None:
     for wrong in ("5:0.01", "7", "[5]"):
         with pytest.raises(InputError, match="drops"):
             typed(PAPER, {"drops": wrong}, "recipe")
+
+
+@pytest.mark.parametrize("setting", ["temperature", "sharpness"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_no_number_is_refused(setting: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"{setting} must be a number, not {value}"):
+        replace(PAPER, **{setting: value})
+
+
+def test_the_name_of_a_recipe_is_no_setting(known_toy: Dataset) -> None:
+    with pytest.raises(InputError, match="unknown recipe setting 'name'"):
+        configure(known_toy, "gcgpn-aux", changes={"name": "mine"})

@@ -105,6 +105,21 @@ def test_a_link_stays_one_and_a_file_keeps_its_permissions(tmp_path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_what_another_process_took_for_remains_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def removed_once(one: str, other: Path) -> None:
+        if not seen:
+            Path(one).unlink()
+        seen.append(one)
+        replace(one, other)
+
+    seen: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", removed_once)
+    write_atomically(tmp_path / "file", b"one")
+    assert (tmp_path / "file").read_bytes() == b"one"
+    assert len(seen) == len(set(seen)) == 2
+
+
 def test_only_what_was_being_written_counts_as_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: str) -> None:
         left.extend(file.name for file in tmp_path.iterdir())

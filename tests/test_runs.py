@@ -154,6 +154,13 @@ def test_no_flipped_byte_of_a_checkpoint_goes_unnoticed(run: Run, checkpoint: Ch
 
 def test_a_damaged_result_is_refused(run: Run) -> None:
     assert run.measures is None
-    (run.folder / "measures.json").write_text('{"measures": ')
-    with pytest.raises(InputError, match=r"measures\.json"):
-        _ = run.measures
+    for content in ('{"measures": ', "{}", "[]"):
+        (run.folder / "measures.json").write_text(content)
+        with pytest.raises(InputError, match=r"measures\.json is damaged"):
+            _ = run.measures
+
+
+def test_a_damaged_history_is_refused(run: Run) -> None:
+    (run.folder / "epochs.jsonl").write_text('{"epoch": 1')
+    with pytest.raises(InputError, match=r"epochs\.jsonl is damaged .*: remove measures\.json beside it"):
+        _ = run.history

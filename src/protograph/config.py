@@ -81,6 +81,9 @@ class Recipe:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise InputError(f"recipe '{self.name}': dropout is a share below 1, not {self.dropout}")
+        for name in ("temperature", "sharpness"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(f"recipe '{self.name}': {name} must be a number, not {getattr(self, name)}")
         for name in ("zoom", "stretch"):
             if not 1 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} is a factor of at least 1, not {getattr(self, name)}")
@@ -220,6 +223,8 @@ def recipe_for(
     variant: Variant, name: str, changes: Mapping[str, Any], dataset: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Recipe:
     """The recipe of that name as a variant follows it, with a dataset's changes by recipe ("*": to all) and a user's."""
+    if "name" in changes:
+        raise unknown("recipe setting", "name", {setting.name for setting in fields(Recipe)} - {"name"})
     own = dataset or {}
     recipe = replace(find_recipe(name), **{**own.get("*", {}), **own.get(name, {})})
     recipe = replace(recipe, **CHANGES.get(name, {}).get("second stage" if variant.after else variant.objective, {}))

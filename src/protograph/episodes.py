@@ -53,14 +53,16 @@ class EpisodeSpec:
             if getattr(self, name) < least:
                 raise InputError(f"{name.replace('_', ' ')} must be at least {least}, not {getattr(self, name)}")
         if self.ways > len(source) - (self.novel is None):
-            raise InputError(f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways (--set ways=N)")
+            raise InputError(
+                f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways (--set ways=N; of `evaluate` --ways)"
+            )
         fewest, needed = int(source.counts.min()), self.shots + self.novel_queries
         if needed > fewest:
             class_id = int(source.classes[source.counts.argmin()])
             raise InputError(
                 f"{self.shots} shots + {self.novel_queries} queries need {needed} pictures of every {kind} class, "
                 f"but class '{self.names[class_id] if self.names else class_id}' has {fewest}: use fewer shots (--shots) or "
-                f"queries (--set {'novel' if self.novel is None else 'test'}_queries=N)"
+                f"queries (--set {'novel_queries=N' if self.novel is None else 'test_queries=N; of `evaluate` --queries'})"
             )
         fewest = int(self.seen.counts.min())
         if self.scheme == "per-class" and self.seen_queries > fewest:
@@ -74,7 +76,7 @@ class EpisodeSpec:
                 )
             raise InputError(
                 f"{self.seen_queries} seen queries (ways x test queries) asked of a held-out episode, but the seen classes "
-                f"hold out only {supply} pictures: --set test_queries=N or ways=N"
+                f"hold out only {supply} pictures: --set test_queries=N or ways=N; of `evaluate` --queries or --ways"
             )
         if self.fewest_shots is not None and not 1 <= self.fewest_shots <= self.shots:
             raise InputError(f"the fewest shots must lie between 1 and {self.shots}, not {self.fewest_shots}")

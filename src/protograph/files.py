@@ -32,8 +32,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     A file keeps its permissions, and a link to one stays: what it leads to is replaced.
     """
-    path = path.resolve()
+    path = followed(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _replace(path, content)
+    except FileNotFoundError:  # another process took what was being written for what a killed one left, and removed it
+        _replace(path, content)
+
+
+def followed(path: Path) -> Path:
+    """The file that a link leads to, or the path itself."""
+    return path.resolve() if path.is_symlink() else path
+
+
+def _replace(path: Path, content: bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -24,7 +24,7 @@ from torch import Tensor
 from protograph import __version__
 from protograph.encoding import Encoder, KeptEncoder
 from protograph.errors import InputError
-from protograph.files import unfinished, write_atomically
+from protograph.files import followed, unfinished, write_atomically
 from protograph.joint import JointSpace
 from protograph.locks import held
 from protograph.nn.backbones import Centred
@@ -68,7 +68,7 @@ def locked(path: Path) -> Iterator[None]:
     """Keep every other process from changing a model file; what a killed one left beside it is removed."""
     if not path.parent.is_dir():
         raise InputError(f"there is no model file at {path}")
-    file = path.resolve()  # the same lock by whatever link it is reached
+    file = followed(path)  # the same lock by whatever link it is reached
     with held(file.with_name(f".{file.name}.lock"), path, "wait for it, then run the same command again", WAIT):
         for left in unfinished(file):
             left.unlink(missing_ok=True)

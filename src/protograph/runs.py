@@ -21,7 +21,7 @@ from torch import Tensor
 
 from protograph.config import RunConfig, differences
 from protograph.errors import InputError
-from protograph.files import write_atomically, write_json
+from protograph.files import unfinished, write_atomically, write_json
 from protograph.sealed import seal, tensors_digest, unseal
 
 
@@ -61,7 +61,7 @@ class Run:
         """The folder for this configuration: new, or one that the same configuration began."""
         found = cls.find(folder, config)
         if found is not None:
-            for left in folder.glob(".checkpoint.safetensors.*"):  # by a run that was killed while saving
+            for left in unfinished(folder / "checkpoint.safetensors"):  # by a run that was killed while saving
                 left.unlink(missing_ok=True)
             return found
         write_json(folder / "environment.json", environment())
@@ -137,7 +137,13 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """What epochs.jsonl says: one record per epoch that ended."""
         path = self.folder / "epochs.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        except ValueError as error:
+            raise InputError(
+                f"{path} is damaged ({error}): remove measures.json beside it and give its training command again, which "
+                "writes both anew"
+            ) from error
 
     @property
     def measures(self) -> dict[str, Any] | None:
@@ -147,7 +153,9 @@ class Run:
             return None
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            for name in ("epoch", "measures"):
+                found[name]
+        except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
         return found
 

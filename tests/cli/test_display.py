@@ -75,3 +75,11 @@ def test_what_is_piped_is_as_wide_as_it_wants_to_be(
     display.show(None, measures_table({name: ROWS["aux-only"], **ROWS}, "letters"), False)
     (row,) = [line for line in capsys.readouterr().out.splitlines() if name.strip() in line]
     assert row.count("± 0.43") == len(MEASURES)
+
+
+def test_brackets_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    (row, *_) = ROWS.values()
+    display.show(None, measures_table({"[red]one[/]": row}, "letters; runs [/lr=1] [lr=2]"), False)
+    shown = capsys.readouterr().out
+    assert "runs [/lr=1] [lr=2]" in shown
+    assert "[red]one[/]" in shown

@@ -190,9 +190,29 @@ def test_the_list_says_what_is_done_and_what_is_missing(faked: Path) -> None:
 def test_the_table_alone_comes_from_the_ledger(faked: Path) -> None:
     assert reproduce(*SMALL, "--shots=1").exit_code == 0
     before = Path("RESULTS.md").read_bytes()
-    Path("RESULTS.md").write_text("touched by hand")
+    Path("RESULTS.md").write_bytes(before[:200] + b"touched by hand")
     assert reproduce("--table-only").exit_code == 0
     assert Path("RESULTS.md").read_bytes() == before
+
+
+def test_a_file_of_the_user_s_own_is_not_taken_for_the_table(faked: Path) -> None:
+    Path("RESULTS.md").write_text("# Results of my own")
+    result = reproduce(*SMALL)
+    assert result.exit_code == 2
+    assert "RESULTS.md is there, and not written by `reproduce`: move it, or choose another --results" in result.stderr
+    assert Path("RESULTS.md").read_text() == "# Results of my own"
+    assert not faked.exists(), "found before anything runs"
+
+
+def test_runs_may_lie_in_the_ledger_s_folder_and_are_no_ledger_by_themselves(faked: Path) -> None:
+    for _ in range(2):
+        assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--results=both", "--runs=both").exit_code == 0
+    for ledger in ("both", "runs"):
+        assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", f"--results={ledger}").exit_code == 0
+    Path("runs/letters/1-shot/gcgpn/demo-0.json").unlink()
+    result = reproduce("--table-only", "--results=runs")
+    assert result.exit_code == 2
+    assert "runs holds runs, and is no ledger" in result.stderr
 
 
 def test_a_damaged_file_of_the_ledger_is_named_before_anything_runs(faked: Path) -> None:
@@ -269,8 +289,8 @@ def test_every_ledger_has_tables_of_its_own(faked: Path) -> None:
     assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--results=again").exit_code == 0
     assert Path("RESULTS.md").read_text() == before
     assert "the ledger in `again/`" in Path("AGAIN.md").read_text()
-    for words in (["--table-only", "--results=resluts"], ["--table-only", "--dataset=letters"], ["--table-only", "--list"]):
-        result = reproduce(*words)
+    for words in ("--results=resluts", "--dataset=letters", "--list", "--jobs=2", "--engine=ray", "--device=cpu"):
+        result = reproduce("--table-only", words)
         assert result.exit_code == 2
         assert "no ledger at resluts" in result.stderr or "would be ignored with --table-only" in result.stderr
     assert Path("RESULTS.md").read_text() == before

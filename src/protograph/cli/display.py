@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -105,12 +106,12 @@ def measures_table(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     """One row of six measures with intervals per name; for two rows, their difference below."""
 
     def made(narrow: bool) -> Table:
-        table = Table(title=title, title_justify="left")
+        table = Table(title=escape(title), title_justify="left")
         table.add_column("", overflow="fold")
         add_measures(table, narrow)
         for name, measures in rows.items():
             texts = (f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in MEASURES)
-            table.add_row(name, *stacked(texts, narrow))
+            table.add_row(escape(name), *stacked(texts, narrow))
         if len(rows) == 2:
             one, two = rows.values()
             table.add_section()

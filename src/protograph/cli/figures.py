@@ -79,7 +79,8 @@ def figures_command(
             wrote(out / f"shots-{name}")
             if missing := missing_shots(known, name):
                 answer["missing"] += [str(cell) for cell in missing]
-                progress.say(f"missing in shots-{name}: {listed(missing)}; `protograph reproduce --table shots` runs them")
+                way = f"`protograph reproduce --table shots --dataset {name}` runs them"
+                progress.say(f"missing in shots-{name}: {listed(missing)}; {way}")
     if "few-shot" in chosen:
         by_recipe = {name: scores(ledger, name) for name in ([recipe] if recipe else RECIPES)}
         table = few_shot_table(by_recipe)

@@ -88,7 +88,8 @@ def reproduce_command(
     if table_only:
         given = {
             "dataset": dataset, "shots": shots, "variant": variant, "table": table, "recipe": recipe, "seeds": seeds,
-            "root": root, "set": change, "list": listing,
+            "root": root, "set": change, "list": listing, "jobs": jobs > 1, "engine": engine != "local",
+            "device": device != "auto",
         }  # fmt: skip
         for name, value in given.items():
             if value:

@@ -93,7 +93,8 @@ def train_command(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A TOML file with these options, and changes to the recipe in a table of that name; options given here win.",
+            help=f"A TOML file with any of these options: {', '.join(SETTINGS)}; and changes to the recipe in a table of that "
+            "name. Options given here win.",
             show_default=False,
         ),
     ] = None,
@@ -109,8 +110,16 @@ def train_command(
     goes on where it was interrupted; a finished run prints its result at once.
     """
     if seed and len(seed) > 1:
-        named = out or _settings(config, {}, change)[0].get("out")
+        both = _settings(config, {}, change)[0]
+        named, begun = out or both.get("out"), start or both.get("start")
+        if begun and not (Path(begun) / "measures.json").exists():
+            raise InputError(
+                f"{begun} is not trained, and several seeds cannot start from it before it is: train it first, or leave out "
+                "--start, by which every seed gets a start of its own"
+            )
         return train_several(context, seed, jobs, Path(named) if named else None, str(find_device(device)), as_json)
+    if jobs > 1:
+        raise InputError(f"--jobs {jobs} would be ignored for a single run: leave it out, or give several --seed")
     given: dict[str, Any] = {
         "dataset": dataset, "variant": variant, "shots": shots, "recipe": recipe, "seed": seed[0] if seed else None,
         "relations": relations,

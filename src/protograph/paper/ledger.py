@@ -72,6 +72,8 @@ def record(results: Path, task: Task, folder: Path) -> Entry:
     if own != task:
         raise InputError(f"{folder} holds {own}, not {task}: choose another --runs, or remove the folder")
     chosen = [line for line in run.history if line["epoch"] == measured["epoch"]]
+    if not (folder / "environment.json").exists():
+        raise InputError(f"{folder} has no environment.json: it says by what it was made, so train again into another folder")
     finished = datetime.fromtimestamp((folder / "measures.json").stat().st_mtime, UTC)
     content = {
         **{name: measured[name] for name in KEYS},
@@ -118,7 +120,10 @@ def read_ledger(results: Path, new: bool = False) -> dict[Task, Entry]:
     """All that was recorded; where the folder may be `new`, it need not be there."""
     if not new and not results.is_dir():
         raise InputError(f"no ledger at {results}: name the folder that `protograph reproduce` fills")
-    paths = sorted((*results.glob("*/*-shot/*/[!.]*.json"), *results.glob("*/*-shot/*/*/[!.]*.json")))
+    found = sorted((*results.glob("*/*-shot/*/[!.]*.json"), *results.glob("*/*-shot/*/*/[!.]*.json")))
+    paths = [path for path in found if not path.with_name("config.json").exists()]  # a run lies there, if it does
+    if found and not paths and not new:
+        raise InputError(f"{results} holds runs, and is no ledger: name the folder that `protograph reproduce` fills, or a run")
     return {entry.task: entry for entry in (read_entry(results, path) for path in paths)}
 
 

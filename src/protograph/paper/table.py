@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from protograph.config import RECIPES
 from protograph.document import MARKS, Block, Bullets, Details, Grid, Heading, Paragraph, as_markdown, plain
+from protograph.errors import InputError
 from protograph.evaluation import MEASURES, Measure
 from protograph.files import write_atomically
 from protograph.paper.conclusions import (
@@ -53,6 +54,8 @@ TRAINED = {
 HEAD = ("", "", *MEASURES.values())
 STANDING = "Where we stand"
 UNKNOWN = "not looked into yet"
+MADE = "Made from the ledger in"
+OPENING = f"# Results\n\n{MADE} "  # of a file that `write_table` wrote
 BESIDE = (
     f"How much more that is than by the dataset's own side information, and than by none ({WITHOUT}), with half of the 95 % "
     "interval, which is that of test episodes and seeds or, marked *, of test episodes alone."
@@ -62,8 +65,10 @@ Known = Mapping[str, Mapping[Cell, Scores]]  # by recipe
 
 
 def write_table(results: Path, ledger: Mapping[Task, Entry]) -> Path:
-    """Write RESULTS.md; where it is."""
+    """Write RESULTS.md; where it is. Only a file that was written like this before is replaced."""
     path = table_path(results)
+    if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(OPENING):
+        raise InputError(f"{path} is there, and not written by `reproduce`: move it, or choose another --results")
     write_atomically(path, as_markdown(document(ledger, read_notes(results), results.resolve().name)).encode())
     return path
 
@@ -131,7 +136,7 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str, ours:
             "Bold: the best of its block, of the paper's rows and of ours by a recipe that has them all."
         )
     texts = [
-        f"Made from the ledger in `{folder}/`, which `protograph reproduce` fills. No measure of a cell is typed by hand; what "
+        f"{MADE} `{folder}/`, which `protograph reproduce` fills. No measure of a cell is typed by hand; what "
         f"is known about why cells fall short is quoted from `{folder}/notes.json`.",
         holds,
         f"Accuracies in per cent over 600 test episodes, which are the same for every model. Behind ± stands {signs}",
