@@ -19,13 +19,16 @@ from protograph.relations import label_of
 from protograph.runs import Run
 from protograph.variants import find_variant
 
+OWN_DATA = ("folder", "features")  # datasets of which every user has others
+
 
 @dataclass(frozen=True, order=True)
 class Try:
     """What was tried.
 
     changes: to the recipe and the network the dataset has with it, as NAME=VALUE; empty for the recipe as it is. A second stage
-             also names the first by the beginning of its weights' digest: another first stage, another trial
+             also names the first by the beginning of its weights' digest: another first stage, another trial. So are other
+             contents of the user's own data and files of relations
     epoch: the last one that ended, which is the one that is measured
     """
 
@@ -50,14 +53,16 @@ def trial_of(run: Run) -> tuple[Try, Measures]:
     config, history = run.config, run.history
     if not history:
         raise InputError(f"{run.folder} has no finished epoch yet: let it go on, or leave it out")
-    start = f"start={config.start[:8]}" if config.start else ""
+    data = config.fingerprint if config.dataset in OWN_DATA else ""
+    digests = [("start", config.start), ("data", data), *(("relation", digest) for digest in config.relation_digests)]
+    told = [f"{name}={digest[:8]}" for name, digest in digests if digest]
     tried = Try(
         config.dataset,
         config.shots,
         config.variant,
         config.recipe.name,
         " and ".join(map(label_of, config.relations)),
-        ", ".join(filter(None, (changes(config), start))),
+        ", ".join(filter(None, (changes(config), *told))),
         config.seed,
         history[-1]["epoch"],
     )
