@@ -106,6 +106,7 @@ class Recipe:
         return {name: value for name in _PICTURES if (value := getattr(self, name)) != getattr(Recipe, name)}
 
 
+SETTINGS = tuple(field.name for field in fields(Recipe) if field.name != "name")  # all that may be changed
 _PICTURES = ("zoom", "stretch", "colour", "erase")
 PAPER = Recipe("paper", drops=((20, 0.006), (40, 0.0012), (50, 0.00024), (60, 0.000048)))
 DEMO = replace(
@@ -223,8 +224,9 @@ def recipe_for(
     variant: Variant, name: str, changes: Mapping[str, Any], dataset: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Recipe:
     """The recipe of that name as a variant follows it, with a dataset's changes by recipe ("*": to all) and a user's."""
-    if "name" in changes:
-        raise unknown("recipe setting", "name", {setting.name for setting in fields(Recipe)} - {"name"})
+    for setting in changes:
+        if setting not in SETTINGS:
+            raise unknown("recipe setting", setting, SETTINGS)
     own = dataset or {}
     recipe = replace(find_recipe(name), **{**own.get("*", {}), **own.get(name, {})})
     recipe = replace(recipe, **CHANGES.get(name, {}).get("second stage" if variant.after else variant.objective, {}))

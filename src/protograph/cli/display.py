@@ -44,13 +44,13 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except InputError as error:
-            errors().print(f"[bold red]error:[/] {_escaped(str(error))}")
+            errors().print(f"[bold red]error:[/] {escape(str(error))}")
         except OSError as error:
             if error.errno not in UNSAVED:
                 raise
             where = f" ({error.filename})" if error.filename else ""
             errors().print(
-                f"[bold red]error:[/] cannot read or save: {_escaped(str(error.strerror))}{_escaped(where)}; "
+                f"[bold red]error:[/] cannot read or save: {escape(str(error.strerror))}{escape(where)}; "
                 "nothing was left half-written: make room, see whose place it is, or choose another (--out; of a grid --runs, "
                 "--results; of a cache PROTOGRAPH_CACHE), then run the same command to go on"
             )
@@ -62,10 +62,6 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
     paragraphs = (command.__doc__ or "").split("\n\n")
     wrapped.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return wrapped
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 class RateColumn(ProgressColumn):

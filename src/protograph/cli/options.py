@@ -1,7 +1,6 @@
 """Options that several verbs share: the same words everywhere."""
 
 import runpy
-from dataclasses import fields
 from pathlib import Path
 from traceback import extract_tb
 from typing import Annotated
@@ -9,7 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
-from protograph.config import Recipe
+from protograph.config import SETTINGS
 from protograph.errors import InputError, unknown
 from protograph.training import PRECISIONS, best_device, best_precision
 
@@ -27,7 +26,7 @@ Precision = Annotated[
     str,
     typer.Option(help="Of the backbone: auto, float32 or bfloat16; auto takes bfloat16 on GPUs that have it."),
 ]
-RECIPE_SETTINGS = "The settings: " + ", ".join(field.name for field in fields(Recipe) if field.name != "name") + "."
+RECIPE_SETTINGS = "The settings: " + ", ".join(SETTINGS) + "."
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 Plugins = Annotated[
     list[Path] | None,

@@ -1,5 +1,6 @@
 """protograph variants"""
 
+from rich.markup import escape
 from rich.table import Table
 
 from protograph.cli.display import fitting, reported, show
@@ -15,9 +16,9 @@ def variants_command(plugin: Plugins = None, as_json: AsJson = False) -> None:
     def made(narrow: bool) -> Table:
         table = Table("variant", "operators", *(() if narrow else ("transform", "objective", "after")), "what it is")
         for name, variant in VARIANTS.items():
-            operators = " + ".join(map(str, variant.operators)).replace("[", r"\[")
+            operators = escape(" + ".join(map(str, variant.operators)))
             more = () if narrow else (variant.theta, variant.objective, variant.after)
-            table.add_row(name, operators, *more, variant.summary)
+            table.add_row(escape(name), operators, *more, escape(variant.summary))
         return table
 
     rows = {

@@ -102,6 +102,7 @@ class PictureEncoder:
     def _encode(self, pictures: Sequence[Any], seed: int | None, copies: int, progress: Progress | None) -> Tensor:
         if isinstance(pictures, str | os.PathLike | Image.Image):
             raise InputError(f"give a list of pictures, not a single {type(pictures).__name__}")
+        progress = progress or Silent()
         names = picture_names(pictures)
         keys = [file_digest(one, name) if is_file(one) else name for one, name in zip(pictures, names, strict=True)]
         known: dict[str, Tensor] = {}
@@ -113,7 +114,7 @@ class PictureEncoder:
         missing = list({key: row for row, key in enumerate(keys) if key not in known}.values())  # the same contents once
         if len(missing) >= FEWEST and self.device.type == "cpu":
             keep_freed_memory()
-        with (progress or Silent()).task("encode", len(missing), "pictures") as advance:
+        with progress.task("encode", len(missing), "pictures") as advance:
             for start in range(0, len(missing), PORTION):
                 portion = missing[start : start + PORTION]
                 for rows, made in self._portion(portion, pictures, names, seed, copies):
@@ -124,7 +125,7 @@ class PictureEncoder:
                         shelf.add({keys[row]: known[keys[row]] for row in portion if is_file(pictures[row])})
                     except OSError as error:  # a help that is missing, no reason to stop
                         reason = f"{error.strerror}, {shelf.folder}"
-                        (progress or Silent()).say(f"features are not kept ({reason}): PROTOGRAPH_CACHE names another place")
+                        progress.say(f"features are not kept ({reason}): PROTOGRAPH_CACHE names another place")
                         shelf = None
         return torch.stack([known[key] for key in keys]) if keys else torch.zeros(0, copies, self.features)
 

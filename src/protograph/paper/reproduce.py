@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protograph.config import RECIPES, Recipe, has_use, recipe_for, stage_before
+from protograph.config import Recipe, has_use, recipe_for, stage_before
 from protograph.data import DATASETS, Dataset, find_root, find_source
-from protograph.errors import InputError, unknown
+from protograph.errors import InputError
 from protograph.evaluation import Measures
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, record, table_path
@@ -39,11 +39,7 @@ class Grid:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        settings = vars(next(iter(RECIPES.values())))
-        for name in self.changes:
-            if name not in settings or name == "name":
-                raise unknown("recipe setting", name, set(settings) - {"name"})
-        recipes = [(find_variant(task.cell.variant), self.recipe(task)) for task in self.tasks]  # finds wrong values
+        recipes = [(find_variant(task.cell.variant), self.recipe(task)) for task in self.tasks]  # finds wrong names and values
         for name in self.changes:
             if not any(has_use(variant, recipe, name) for variant, recipe in recipes):
                 raise InputError(f"none of the cells has a use for the recipe's setting '{name}': leave it out")
