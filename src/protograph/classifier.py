@@ -118,7 +118,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         relations: how classes relate: a name as the command knows it ("wordnet", "attributes:FILE"), a `Relation`, similarities
             [V, V] in the order of the sorted labels, or by pair ({(a, b): s} or {a: {b: s}}; pairs not named have no edge);
-            several as a list, or as a dict by label
+            several as a list, or as a dict by label. Classes that a source lacks are warned of, and unrelated
         """
         progress = progress or Silent()
         self._check_parameters()

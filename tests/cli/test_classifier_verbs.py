@@ -259,6 +259,13 @@ def test_what_a_prototype_holds_from_earlier_is_shown() -> None:
     assert rows[-2:] == [["+0.000", "+0.200"], ["raven +0.400 (earlier)", "crow +0.100 (wordnet)"]]
 
 
+def test_related_classes_that_bring_nothing_are_counted_and_not_named() -> None:
+    none = Nearest("rook", 0.3, 6.0, 0.4, (Part("rook", "identity", 0.4), Part("a", "net", 4e-4), Part("b", "net", -1e-4)))
+    one = Nearest("crow", 0.2, 5.0, 0.3, (Part("crow", "identity", 0.3), Part("a", "net", 6e-4), Part("b", "net", 1e-4)))
+    rows = [list(column.cells) for column in explanation_table([none, one], Path("one.png")).columns]
+    assert rows[-1] == ["2 in all +0.000", "a +0.001 (net), 1 more +0.000"]
+
+
 def test_explanations_sum_to_the_cosine(fitted: Path, birds: Path) -> None:
     (one, *_, last) = answer("explain", fitted, birds / "gull" / "3.png", "--top=4")
     assert one["class"] == "gull"
@@ -390,6 +397,21 @@ def test_a_class_that_wordnet_is_asked_about_is_told_by_the_sense_it_was_taken_f
     assert f"note: {taken}" in protograph("add-class", model, "Crane", tmp_path / "new.npz").stderr.replace(
         "'Crane'", "'crane'"
     )
+
+
+def test_fit_goes_on_without_what_wordnet_lacks_and_says_so(tmp_path: Path) -> None:
+    write_wordnet(tmp_path / "wn")
+    np.savez(
+        tmp_path / "vectors.npz", vectors=np.eye(6, dtype=np.float32), labels=["bird", "bird", "wyvern", "wyvern", "box", "box"]
+    )
+    line = ["fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg", f"--relations=wordnet:{tmp_path / 'wn'}"]
+    said = answer(*line)
+    assert said["classes"] == 3
+    note = said["notes"][0]
+    assert note.startswith("one class is taken as unrelated: relation 'wordnet' lacks class 'wyvern': give its WordNet 3.0 id")
+    (relation,) = Classifier.load(tmp_path / "one.pg").space_.relations.values()
+    assert relation.known == ("bird", "box", None)
+    assert f"note: {note}" in protograph(*line).stderr
 
 
 def test_a_class_whose_relations_are_told_needs_no_wordnet(tmp_path: Path) -> None:

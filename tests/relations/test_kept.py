@@ -40,6 +40,27 @@ def test_a_dense_relation_grows_by_what_is_told_and_the_lowest_similarity_otherw
 
 
 @pytest.mark.parametrize("sparse", [False, True])
+def test_seen_classes_that_a_source_lacks_are_unrelated_wherever_they_stand(sparse):
+    there = MatrixRelation(5 * (DENSE.to_sparse_coo() if sparse else DENSE), NAMES)
+    with pytest.warns(UserWarning, match="2 of 5 classes are taken as unrelated: relation 'matrix' lacks class 'x' and 1 more"):
+        (relation,) = keep_relations(there, ("x", "a", "b", "y", "c")).values()
+    floor = 0.0 if sparse else 0.5
+    for one in (relation, again(relation)):
+        matrix = one.similarities.to_dense()
+        assert matrix[[1, 2, 4]][:, [1, 2, 4]].tolist() == [pytest.approx(row) for row in (5 * DENSE).tolist()]
+        assert matrix[0].tolist() == pytest.approx([5.0, floor, floor, floor, floor])
+        assert matrix[:, 3].tolist() == pytest.approx([floor, floor, floor, 5.0, floor])
+        assert one.known == (None, "a", "b", None, "c")
+    if sparse:
+        assert not {(0, 1), (1, 0), (0, 3), (4, 3)} & {tuple(pair) for pair in relation.similarities.indices().T.tolist()}
+
+
+def test_a_source_that_knows_one_class_at_most_is_refused():
+    with pytest.raises(InputError, match="lacks class 'x' and 1 more"):
+        keep_relations(MatrixRelation(DENSE, NAMES), ("x", "a", "y"))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
 def test_a_class_that_is_told_of_is_as_alike_to_itself_as_the_others_are(sparse):
     scaled = 70 * DENSE
     (relation,) = keep_relations(scaled.to_sparse_coo() if sparse else scaled, NAMES).values()

@@ -2,7 +2,8 @@
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `protograph fit` made.", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The class.", show_default=False)]
 SHOWN = 3  # related classes that explain a score, in a table
+LEAST = 0.0005  # that one of them brings: what would be shown as 0.000 explains nothing
 
 
 @reported
@@ -99,11 +101,10 @@ def add_class_command(
         usual = classifier.update
         classifier.set_params(update=update or usual)
         label = as_label(classifier, name)
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
+        with warnings_as(notes := []):
             classifier.add_class(label, examples, relations)
         classifier.set_params(update=usual)
-    notes = [str(warning.message) for warning in said] + taken_for(classifier)
+    notes += taken_for(classifier)
     for note in notes:
         progress.say(f"note: {note}")
     count = len(classifier.classes_)
@@ -259,6 +260,15 @@ def without_unreadable(files: Sequence[Path], skip_bad: bool, progress: Progress
     return [place for place in range(len(files)) if place not in bad]
 
 
+@contextmanager
+def warnings_as(notes: list[str]) -> Iterator[None]:
+    """Add what is warned of meanwhile to the notes, each once."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    notes += dict.fromkeys(str(warning.message) for warning in said)
+
+
 def parse_like(given: Sequence[str] | None) -> dict[str, float] | str | None:
     """What --like says: similarities by class, or a name; class names may hold commas."""
     if not given:
@@ -366,10 +376,11 @@ def explanation_table(found: Sequence[Nearest], picture: Path) -> Table:
     table.add_column("from related classes")
     for one in found:
         others = [part for part in one.parts if part.name != one.name or part.operator == EARLIER]
-        shown = ", ".join(f"{part.name} {part.value:+z.3f} ({part.operator})" for part in others[:SHOWN])
-        rest = sum(part.value for part in others[SHOWN:])
-        more = f", {len(others) - SHOWN} more {rest:+z.3f}" if len(others) > SHOWN else ""
-        cells = (one.name, f"{100 * one.probability:.1f} %", f"{one.score:.3f}", f"{one.own:+z.3f}", shown + more)
+        named = [part for part in others[:SHOWN] if abs(part.value) >= LEAST]
+        shown = [f"{part.name} {part.value:+z.3f} ({part.operator})" for part in named]
+        if rest := others[len(named) :]:
+            shown.append(f"{len(rest)} {'more' if named else 'in all'} {sum(part.value for part in rest):+z.3f}")
+        cells = (one.name, f"{100 * one.probability:.1f} %", f"{one.score:.3f}", f"{one.own:+z.3f}", ", ".join(shown))
         table.add_row(*map(escape, cells))
     return table
 

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 import protograph as pg
-from protograph.cli.classifier import as_percent, related_by, summary, summary_line, tell, without_unreadable
+from protograph.cli.classifier import as_percent, related_by, summary, summary_line, tell, warnings_as, without_unreadable
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, SkipBad, find_device, find_precision, parse_changes
 from protograph.cli.train import run_training
@@ -111,14 +111,15 @@ def fit_command(
     check_out(out)
     progress = ShownProgress(quiet=as_json)
     settings: dict[str, Any] = {"variant": variant, "update": update, "unknown": unknown, "balance": balance, "seed": seed}
-    if train_backbone:
-        classifier, count = fit_end_to_end(pictures, out, relations, backbone, settings, change, skip_bad, device, progress)
-    elif change:
+    if change and not train_backbone:
         raise InputError(f"--set {change[0]} would be ignored without --train-backbone: leave it out")
-    else:
-        classifier, count = fit_frozen(pictures, relations, backbone, settings, skip_bad, device, progress)
-    classifier.save(out)
-    said, notes, shares = [f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}"], [], None
+    with warnings_as(notes := []):
+        if train_backbone:
+            classifier, count = fit_end_to_end(pictures, out, relations, backbone, settings, change, skip_bad, device, progress)
+        else:
+            classifier, count = fit_frozen(pictures, relations, backbone, settings, skip_bad, device, progress)
+        classifier.save(out)
+    said, shares = [f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}"], None
     if classifier.space_.relations:
         shares = shares_as_new(classifier, progress)
         said.append(shares_line(classifier, shares))

@@ -46,11 +46,19 @@ def checked(similarities: Tensor, names: Sequence[str], source: str) -> Tensor:
     return similarities
 
 
-def lacking(source: str, missing: Sequence[str], remedy: str) -> InputError:
-    """An `InputError` for classes a relation does not know: the first of them, how many more and which, and the way out."""
+class LackingError(InputError):
+    """Classes that a relation does not know."""
+
+    def __init__(self, message: str, missing: Sequence[str]) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+
+
+def lacking(source: str, missing: Sequence[str], remedy: str) -> LackingError:
+    """What to raise for classes a relation does not know: the first of them, how many more and which, and the way out."""
     others = ", ".join(missing[1:LISTED]) + (", ..." if len(missing) > LISTED else "")
     more = f" and {len(missing) - 1} more ({others})" if others else ""
-    return InputError(f"relation '{source}' lacks class '{missing[0]}'{more}: {remedy}")
+    return LackingError(f"relation '{source}' lacks class '{missing[0]}'{more}: {remedy}", missing)
 
 
 def index_of(names: Sequence[str], source: str) -> dict[str, int]:

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from protograph.errors import InputError, unknown
 from protograph.relations.attributes import AttributeRelation
-from protograph.relations.base import Relation, checked
+from protograph.relations.base import LackingError, Relation, checked
 from protograph.relations.specs import RelationSpec
 
 ASKED = 256  # classes that a source is asked about together, so that what it answers stays small
+FEWEST_KNOWN = 2  # classes that a source must know to say how any of them relate
 Told = Mapping[Any, float] | str | Tensor | None  # what a caller may say of a new class
 
 
@@ -51,6 +52,25 @@ class KeptRelation:
             apart = ~torch.eye(len(matrix), dtype=torch.bool)
             floor = matrix[apart].min().item()
         return cls(label, matrix, floor, tuple(names) if source is not None else (None,) * len(names), source, spec)
+
+    @classmethod
+    def asked(cls, label: str, names: Sequence[str], source: Relation, spec: str | None = None) -> "KeptRelation":
+        """Of the seen classes as a source knows them; those that it lacks are warned of, and unrelated like added ones."""
+        try:
+            return cls.of(label, source.similarities(names), names, source, spec)
+        except LackingError as error:
+            missing = set(error.missing)
+            there = [name for name in names if name not in missing]
+            if len(there) < FEWEST_KNOWN:
+                raise
+            count = f"{len(names) - len(there)} of {len(names)} classes are" if len(missing) > 1 else "one class is"
+            warnings.warn(f"{count} taken as unrelated: {error}", stacklevel=5)
+        found = cls.of(label, source.similarities(there), there, source, spec)
+        for name in names:
+            if name in missing:
+                found, _ = found.added(name, there, {})
+                there = [*there, name]
+        return found._of([there.index(name) for name in names])
 
     @property
     def sparse(self) -> bool:
@@ -101,12 +121,16 @@ class KeptRelation:
 
     def removed(self, place: int) -> "KeptRelation":
         """The relation without one of its classes."""
-        kept = torch.tensor([other for other in range(len(self.known)) if other != place], dtype=torch.long)
+        return self._of([other for other in range(len(self.known)) if other != place])
+
+    def _of(self, places: Sequence[int]) -> "KeptRelation":
+        """The relation of the classes at these places alone, in this order."""
+        rows = torch.tensor(places, dtype=torch.long)
         if self.sparse:
-            smaller = self.similarities.index_select(0, kept).index_select(1, kept).coalesce()
+            chosen = self.similarities.index_select(0, rows).index_select(1, rows).coalesce()
         else:
-            smaller = self.similarities[kept][:, kept]
-        return replace(self, similarities=smaller, known=(*self.known[:place], *self.known[place + 1 :]))
+            chosen = self.similarities[rows][:, rows]
+        return replace(self, similarities=chosen, known=tuple(self.known[place] for place in places))
 
     def _asked(self, source: Relation, key: str) -> tuple[Tensor, Tensor, float]:
         """What a source says of a new class: its row and column [V], NaN where it says nothing, and its own similarity."""
@@ -178,10 +202,10 @@ def _keep(one: Any, label: str | None, names: Sequence[str]) -> KeptRelation:
     if isinstance(one, str):
         spec = RelationSpec.parse(one)
         source = spec.open()
-        return KeptRelation.of(label or spec.label, source.similarities(names), names, source, str(spec))
+        return KeptRelation.asked(label or spec.label, names, source, str(spec))
     if callable(getattr(one, "similarities", None)):
         label = label or type(one).__name__.removesuffix("Relation").lower() or "relation"
-        return KeptRelation.of(label, one.similarities(names), names, one)
+        return KeptRelation.asked(label, names, one)
     label = label or "similarity"
     if isinstance(one, Mapping):
         return KeptRelation.of(label, _from_pairs(one, names, label), names)
