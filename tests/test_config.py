@@ -109,6 +109,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> 
         ({"scheme": "some"}, "some"),
         ({"anneal": True}, "drops"),
         ({"warmup": -5}, "warmup"),
+        ({"training_ways": -1}, "training_ways"),
         ({"patience": -1}, "patience"),
         ({"momentum": -0.5}, "momentum"),
         ({"momentum": 0.0}, "nesterov"),
@@ -248,7 +249,8 @@ def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:
     ("variant", "setting"),
     [
         ("gcgpn-aux", "batch"), ("pn+", "seen_queries"), ("pn+", "temperature"), ("pn+", "batch"), ("cosine", "episodes"),
-        ("cosine", "scheme"), ("teen", "scheme"), ("gcgpn-cos-aux", "sharpness"), ("dfslwof-att", "scalar_rate"),
+        ("cosine", "scheme"), ("cosine", "training_ways"), ("teen", "scheme"), ("gcgpn-cos-aux", "sharpness"),
+        ("dfslwof-att", "scalar_rate"),
         ("pn+", "pretrain"), ("cosine", "pretrain"), ("teen", "pretrain"), ("dfslwof-att", "pretrain"),
     ],
 )  # fmt: skip

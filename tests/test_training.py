@@ -699,6 +699,21 @@ def test_what_cannot_be_trained_is_refused_before_the_folder_is_touched(toy: Dat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("variant", ["pn+", "gcgpn-cos"])
+def test_training_may_take_more_classes_as_novel_than_evaluation_asks_of(
+    toy: Dataset, toy_config: Make, variant: str, tmp_path: Path
+) -> None:
+    config = toy_config(variant, training_ways=4)
+    assert config.recipe.ways == 3
+    _, _, episodes = stepping(variant, toy, config)
+    assert episodes.support.shape[1] == 4
+    assert episodes.classes.shape[1] - episodes.seen == 4
+    assert training.plan(config, toy)[2].ways == 3, "which is what validation asks of"
+    too_many = f"{toy.seen} ways asked of {toy.seen} seen classes: use fewer ways .--set training_ways=N or ways=N."
+    with pytest.raises(InputError, match=too_many):
+        train(toy_config(variant, training_ways=toy.seen), toy, tmp_path / "run")
+
+
 def test_a_run_killed_again_and_again_ends_like_one_that_was_not(letters: Dataset, tmp_path: Path) -> None:
     """With real signals, at random moments, through the command."""
     sizes = {"epochs": 6, "steps": 4, "episodes": 2, "ways": 2, "validation_episodes": 3, "test_queries": 6}

@@ -20,6 +20,7 @@ class Recipe:
     epochs, steps, episodes:   epochs of so many steps of so many episodes
     batch:                     single pictures of a step, where a variant is not trained on episodes
     ways:                      novel classes of an episode, in training and evaluation
+    training_ways:             classes acting as novel in a training episode, where they are not as many as `ways`; 0: they are
     novel_queries:             training queries of each novel class
     seen_queries:              of all seen classes together (scheme "total") or of each (scheme "per-class")
     rate, drops:               learning rate, and (epoch, rate) pairs from which epoch on another one holds
@@ -46,6 +47,7 @@ class Recipe:
     episodes: int = 8
     batch: int = 256
     ways: int = 5
+    training_ways: int = 0
     novel_queries: int = 3
     seen_queries: int = 15
     scheme: QueryScheme = "total"
@@ -76,7 +78,7 @@ class Recipe:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 1, not {getattr(self, name)}")
         if not 0 < self.rate < math.inf:
             raise InputError(f"recipe '{self.name}': rate must be above 0, not {self.rate}")
-        for name in ("warmup", "patience", "momentum", "weight_decay", "scalar_rate"):
+        for name in ("training_ways", "warmup", "patience", "momentum", "weight_decay", "scalar_rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
@@ -154,7 +156,7 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
 # Prototypical Networks learn slowly, from five classes at a time: `fast` is too short for them.
 CHANGES["strong"] = {**CHANGES["fast"], "few-shot": {**CHANGES["fast"]["few-shot"], "epochs": 2 * STRONG.epochs}}
 _OPTIMISER = {"rate", "drops", "anneal", "warmup", "momentum", "nesterov", "weight_decay", "decay_scalars"}
-_EPISODES = {"episodes", "novel_queries", "seen_queries", "scheme"}
+_EPISODES = {"episodes", "training_ways", "novel_queries", "seen_queries", "scheme"}
 _UNUSED = {
     "joint": {"batch"},
     "few-shot": {"batch", "seen_queries", "scheme"},

@@ -53,9 +53,8 @@ class EpisodeSpec:
             if getattr(self, name) < least:
                 raise InputError(f"{name.replace('_', ' ')} must be at least {least}, not {getattr(self, name)}")
         if self.ways > len(source) - (self.novel is None):
-            raise InputError(
-                f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways (--set ways=N; of `evaluate` --ways)"
-            )
+            remedy = "--set training_ways=N or ways=N" if self.novel is None else "--set ways=N; of `evaluate` --ways"
+            raise InputError(f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways ({remedy})")
         fewest, needed = int(source.counts.min()), self.shots + self.novel_queries
         if needed > fewest:
             class_id = int(source.classes[source.counts.argmin()])
@@ -72,7 +71,7 @@ class EpisodeSpec:
             if self.novel is None:
                 raise InputError(
                     f"{self.seen_queries} seen queries asked of a training episode, but beside {self.ways} classes acting as "
-                    f"novel the others may have only {supply} pictures: --set seen_queries=N or ways=N"
+                    f"novel the others may have only {supply} pictures: --set seen_queries=N or training_ways=N"
                 )
             raise InputError(
                 f"{self.seen_queries} seen queries (ways x test queries) asked of a held-out episode, but the seen classes "

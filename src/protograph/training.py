@@ -362,7 +362,8 @@ def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str =
     if objective in ("joint", "few-shot"):
         seen_queries = recipe.seen_queries if objective == "joint" else 0
         queries = recipe.novel_queries, seen_queries
-        return EpisodeSpec(dataset.train, None, recipe.ways, shots, *queries, recipe.scheme, names=dataset.classes)
+        ways = recipe.training_ways or recipe.ways
+        return EpisodeSpec(dataset.train, None, ways, shots, *queries, recipe.scheme, names=dataset.classes)
     if int(dataset.train.counts.min()) < 1:
         bare = dataset.classes[int(dataset.train.classes[dataset.train.counts.argmin()])]
         raise InputError(f"class '{bare}' has no training picture: give it one, or leave it out")

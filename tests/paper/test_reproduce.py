@@ -394,7 +394,7 @@ def test_killing_the_grid_at_random_ends_with_the_same_ledger(faked: Path, monke
     drawn, kills = random.Random(0), 0
     while True:
         # by what was done, not by the clock: a quick machine's grid is killed as often as a slow one's, and none outruns it
-        enough = faked.read_text().count("\n") + drawn.randint(0, 3)
+        enough = faked.read_text().count("\n") + drawn.randint(0, 6)
         monkeypatch.setenv("FAKE_HOLD", str(enough + 2))
         process = grid_in_a_process(arguments)
         while process.exitcode is None and faked.read_text().count("\n") < enough:
@@ -406,7 +406,7 @@ def test_killing_the_grid_at_random_ends_with_the_same_ledger(faked: Path, monke
             kills += 1
         elif process.exitcode == 0:
             break
-        assert kills < 60
+        assert kills < 500, "it gets nowhere"
     assert kills > 2
     assert contents(Path("results")) == whole
     assert Path("RESULTS.md").read_bytes() == Path("whole/RESULTS.md").read_bytes()
