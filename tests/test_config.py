@@ -199,28 +199,44 @@ def test_baselines_are_trained_as_long_and_on_the_queries_their_authors_chose(kn
     assert changed(known_toy, "teen", PAPER) == {"epochs": 13, "steps": 1}
 
 
-@pytest.mark.parametrize("variant", ["gcgpn-aux", "pn+", "cosine", "dfslwof-att"])
-def test_the_strong_recipe_is_the_fast_one_with_changed_pictures_and_twice_the_steps(known_toy: Dataset, variant: str) -> None:
+@pytest.mark.parametrize(
+    ("variant", "own"),
+    [
+        ("gcgpn-aux", {}),
+        ("cosine", {"epochs": 24}),
+        ("dfslwof-att", {"epochs": 4}),
+        ("pn+", {"epochs": 24, "steps": 1040, "episodes": 2, "training_ways": 20, "rate": 0.1, "weight_decay": 5e-4}),
+    ],
+)
+def test_the_strong_recipe_is_the_fast_one_with_changed_pictures_and_another_length(
+    known_toy: Dataset, variant: str, own: dict[str, Any]
+) -> None:
     fast, strong = (configure(known_toy, variant, recipe=name).recipe for name in ("fast", "strong"))
-    changed = {"zoom": 1.25, "stretch": 1.15, "colour": 0.3, "erase": 0.43}
-    longer = 2 if variant == "pn+" else 1
-    assert strong == replace(fast, name="strong", steps=2 * fast.steps, epochs=longer * fast.epochs, **changed)
-    assert strong.picture_changes == changed
+    pictures = {"zoom": 1.25, "stretch": 1.15, "colour": 0.3, "erase": 0.43}
+    assert strong == replace(fast, **{"name": "strong", "steps": 2 * fast.steps, **pictures, **own})
+    assert strong.picture_changes == pictures
     assert not fast.picture_changes
     assert replace(fast, erase=0.2).picture_changes == {"erase": 0.2}
 
 
-@pytest.mark.parametrize(("name", "steps", "rate", "queries"), [("mini-imagenet", 520, 0.4, 15), ("cub", 260, 0.8, 10)])
-def test_the_strong_recipe_fits_the_paper_s_datasets(toy: Dataset, name: str, steps: int, rate: float, queries: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps", "rate", "queries", "epochs", "before"),
+    [("mini-imagenet", 520, 0.4, 15, 8, "cosine"), ("cub", 260, 0.8, 10, 12, "")],
+)
+def test_the_strong_recipe_fits_the_paper_s_datasets(
+    toy: Dataset, name: str, steps: int, rate: float, queries: int, epochs: int, before: str
+) -> None:
     dataset = replace(toy, name=name)
-    for variant in ("gcgpn-aux", "cosine", "pn+"):
+    for variant, own in (("gcgpn-aux", epochs), ("cosine", 24), ("dfslwof-att", 4)):
         fast, strong = (configure(dataset, variant, recipe=recipe) for recipe in ("fast", "strong"))
         assert (strong.recipe.steps, strong.recipe.rate, strong.recipe.test_queries) == (steps, rate, queries)
-        assert (strong.recipe.epochs, strong.recipe.steps) == ((24 if variant == "pn+" else 12), 2 * fast.recipe.steps)
+        assert (strong.recipe.epochs, strong.recipe.steps) == (own, 2 * fast.recipe.steps)
         assert (fast.backbone, strong.backbone) == ("conv4-64-128", "conv4-128-mirror")
+        assert strong.recipe.pretrain == (before if variant == "gcgpn-aux" else "")
         assert configure(dataset, variant, recipe="strong", backbone="conv4-64").backbone == "conv4-64"
     assert configure(dataset, "cosine", recipe="strong").recipe.batch == 1024
-    assert configure(dataset, "pn+", recipe="strong").recipe.novel_queries == 6
+    pn = configure(dataset, "pn+", recipe="strong").recipe
+    assert (pn.novel_queries, pn.test_queries, pn.steps, pn.rate) == (6, queries, 1040, 0.1)  # as long on both
     assert begun(dataset, "dfslwof-att", recipe="strong").backbone == "conv4-128-mirror"
 
 
