@@ -154,7 +154,7 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "demo": {"few-shot": {"novel_queries": 6, "seen_queries": 0}},
 }
 CHANGES["strong"] = {
-    # Prototypical Networks gain by the paper's rate and decay, in small steps, and by telling more classes apart than five.
+    # Prototypical Networks gain most by the paper's rate and decay, in small steps, then by more classes to tell apart.
     "few-shot": {
         **CHANGES["fast"]["few-shot"],
         "training_ways": 20,
