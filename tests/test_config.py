@@ -234,6 +234,8 @@ def test_the_strong_recipe_fits_the_paper_s_datasets(
         assert (fast.backbone, strong.backbone) == ("conv4-64-128", "conv4-128-mirror")
         assert strong.recipe.pretrain == (before if variant == "gcgpn-aux" else "")
         assert configure(dataset, variant, recipe="strong", backbone="conv4-64").backbone == "conv4-64"
+    for start, own in (("", 12), ("cosine", 8)):  # shorter wherever it starts from a trained one
+        assert configure(dataset, "gcgpn-aux", recipe="strong", changes={"pretrain": start}).recipe.epochs == own
     assert configure(dataset, "cosine", recipe="strong").recipe.batch == 1024
     pn = configure(dataset, "pn+", recipe="strong").recipe
     assert (pn.novel_queries, pn.test_queries, pn.steps, pn.rate) == (6, queries, 1040, 0.1)  # as long on both
@@ -320,6 +322,16 @@ def test_what_a_recipe_cannot_start_from_is_refused(
         configure(known_toy, "gcgpn-aux", changes={"pretrain": pretrain})
     with pytest.raises(InputError, match=named):
         Grid([Task(Cell("letters", 1, "gcgpn-aux"), "demo", 0)], Path("results"), Path("runs"), {"pretrain": pretrain})
+
+
+def test_a_variant_that_the_recipe_s_own_start_does_not_fit_is_told_to_name_none(
+    toy: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(VARIANTS, "far", replace(find_variant("aux-only"), name="far", classifier="squared-l2"))
+    with pytest.raises(InputError, match=r"'far' cannot start from 'cosine', .*: name none by --set pretrain=$"):
+        configure(replace(toy, name="mini-imagenet"), "far", recipe="strong")
+    plain = configure(replace(toy, name="mini-imagenet"), "far", recipe="strong", changes={"pretrain": ""}).recipe
+    assert (plain.pretrain, plain.epochs) == ("", STRONG.epochs)
 
 
 def test_variants_that_have_a_start_of_their_own_or_none_do_not_name_the_recipe_s(

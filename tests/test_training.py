@@ -700,16 +700,17 @@ def test_what_cannot_be_trained_is_refused_before_the_folder_is_touched(toy: Dat
 
 
 @pytest.mark.parametrize("variant", ["pn+", "gcgpn-cos"])
-def test_training_may_take_more_classes_as_novel_than_evaluation_asks_of(
+def test_training_may_take_more_or_fewer_classes_as_novel_than_evaluation_asks_of(
     toy: Dataset, toy_config: Make, variant: str, tmp_path: Path
 ) -> None:
-    config = toy_config(variant, training_ways=4)
-    assert config.recipe.ways == 3
-    _, _, episodes = stepping(variant, toy, config)
-    assert episodes.support.shape[1] == 4
-    assert episodes.classes.shape[1] - episodes.seen == 4
-    assert training.plan(config, toy)[2].ways == 3, "which is what validation asks of"
-    too_many = f"{toy.seen} ways asked of {toy.seen} seen classes: use fewer ways .--set training_ways=N or ways=N."
+    for ways in (2, 4):
+        config = toy_config(variant, training_ways=ways)
+        assert config.recipe.ways == 3
+        _, _, episodes = stepping(variant, toy, config)
+        assert episodes.support.shape[1] == ways
+        assert episodes.classes.shape[1] - episodes.seen == ways
+        assert training.plan(config, toy)[2].ways == 3, "which is what validation asks of"
+    too_many = f"{toy.seen} ways asked of {toy.seen} seen classes: use fewer ways .--set training_ways=N.$"
     with pytest.raises(InputError, match=too_many):
         train(toy_config(variant, training_ways=toy.seen), toy, tmp_path / "run")
 

@@ -143,7 +143,7 @@ STRONG = replace(FAST, name="strong", steps=2 * FAST.steps, zoom=1.25, stretch=1
 FROZEN = replace(DEMO, name="frozen", epochs=1, steps=300, sharpness=8.0)
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, STRONG, DEMO)}
 # What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A variant that
-# names one it starts from is a second stage, whatever its objective.
+# names one it starts from is a second stage, whatever its objective; one for which the recipe names it is pretrained.
 CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "few-shot": {"novel_queries": 6, "seen_queries": 0, "epochs": 60},
@@ -154,7 +154,7 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "demo": {"few-shot": {"novel_queries": 6, "seen_queries": 0}},
 }
 CHANGES["strong"] = {
-    # Prototypical Networks gain most by the paper's rate and decay, in small steps, then by more classes to tell apart.
+    # Prototypical Networks gain by the paper's rate and decay, in steps as small as the paper's; and have harder episodes.
     "few-shot": {
         **CHANGES["fast"]["few-shot"],
         "training_ways": 20,
@@ -164,9 +164,10 @@ CHANGES["strong"] = {
         "rate": PAPER.rate,
         "weight_decay": PAPER.weight_decay,
     },
-    # A first stage gains by further epochs; a second one does not.
+    # What comes first is trained once for all that start from it; what these add is soon learned.
     "classify": {**CHANGES["fast"]["classify"], "epochs": 24},
     "second stage": {"epochs": 4},
+    "pretrained": {"epochs": 8},
 }
 _OPTIMISER = {"rate", "drops", "anneal", "warmup", "momentum", "nesterov", "weight_decay", "decay_scalars"}
 _EPISODES = {"episodes", "training_ways", "novel_queries", "seen_queries", "scheme"}
@@ -209,7 +210,7 @@ def stage_before(variant: Variant, recipe: Recipe) -> Variant | None:
         if own != wanted:
             raise InputError(
                 f"variant '{variant.name}' cannot start from '{before.name}', whose {what} is {own!r}, not {wanted!r}: "
-                "name another by --set pretrain=cosine, or none by --set pretrain="
+                f"name {'another by --set pretrain=cosine, or ' if before.name != 'cosine' else ''}none by --set pretrain="
             )
     return before
 
@@ -244,14 +245,16 @@ def recipe_for(
             raise unknown("recipe setting", setting, SETTINGS)
     own = dataset or {}
     recipe = replace(find_recipe(name), **{**own.get("*", {}), **own.get(name, {})})
-    recipe = replace(recipe, **CHANGES.get(name, {}).get("second stage" if variant.after else variant.objective, {}))
-    if variant.objective == "none":  # each epoch tries one candidate
-        recipe = replace(recipe, epochs=len(variant.candidates), steps=1, patience=0)
     if not can_be_pretrained(variant):
         recipe = replace(recipe, pretrain="")
-    elif "pretrain" in changes:  # on which it depends what else is looked at
+    elif "pretrain" in changes:  # on which it depends what else there is, and is looked at
         recipe = typed(recipe, {"pretrain": changes["pretrain"]}, "recipe")
-    return typed(recipe, {key: value for key, value in changes.items() if key not in unused(variant, recipe)}, "recipe")
+    kind = "second stage" if variant.after else "pretrained" if recipe.pretrain else variant.objective
+    recipe = replace(recipe, **CHANGES.get(name, {}).get(kind, {}))
+    if variant.objective == "none":  # each epoch tries one candidate
+        recipe = replace(recipe, epochs=len(variant.candidates), steps=1, patience=0)
+    spared = unused(variant, recipe)  # which finds a start that does not fit
+    return typed(recipe, {key: value for key, value in changes.items() if key not in spared}, "recipe")
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class EpisodeSpec:
             if getattr(self, name) < least:
                 raise InputError(f"{name.replace('_', ' ')} must be at least {least}, not {getattr(self, name)}")
         if self.ways > len(source) - (self.novel is None):
-            remedy = "--set training_ways=N or ways=N" if self.novel is None else "--set ways=N; of `evaluate` --ways"
+            remedy = "--set training_ways=N" if self.novel is None else "--set ways=N; of `evaluate` --ways"
             raise InputError(f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways ({remedy})")
         fewest, needed = int(source.counts.min()), self.shots + self.novel_queries
         if needed > fewest:

@@ -6,6 +6,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from data.layouts import blocks
 from encoders.pictures import animated, bomb, rotated, tiny_encoder
 from protograph import Classifier
 from protograph.cli import app
-from protograph.cli.classifier import explanation_table, parse_like
+from protograph.cli.classifier import explanation_table, parse_like, warnings_as
 from protograph.encoders import shipped
 from protograph.errors import InputError
 from protograph.explanation import EARLIER, Nearest, Part
@@ -260,10 +261,16 @@ def test_what_a_prototype_holds_from_earlier_is_shown() -> None:
 
 
 def test_related_classes_that_bring_nothing_are_counted_and_not_named() -> None:
-    none = Nearest("rook", 0.3, 6.0, 0.4, (Part("rook", "identity", 0.4), Part("a", "net", 4e-4), Part("b", "net", -1e-4)))
-    one = Nearest("crow", 0.2, 5.0, 0.3, (Part("crow", "identity", 0.3), Part("a", "net", 6e-4), Part("b", "net", 1e-4)))
-    rows = [list(column.cells) for column in explanation_table([none, one], Path("one.png")).columns]
-    assert rows[-1] == ["2 in all +0.000", "a +0.001 (net), 1 more +0.000"]
+    def near(*brought: float) -> Nearest:
+        others = [Part(name, "net", value) for name, value in zip("abcd", brought, strict=False)]
+        return Nearest("rook", 0.3, 6.0, 0.4, (Part("rook", "identity", 0.4), *others))
+
+    found = [near(4e-4, -1e-4), near(-6e-4, 1e-4), near(1e-4), near(0.3, 0.2, 0.1, 0.05)]
+    rows = [list(column.cells) for column in explanation_table(found, Path("one.png")).columns]
+    assert rows[-1] == [
+        "2 others +0.000", "a -0.001 (net), 1 more +0.000", "1 other +0.000",
+        "a +0.300 (net), b +0.200 (net), c +0.100 (net), 1 more +0.050",
+    ]  # fmt: skip
 
 
 def test_explanations_sum_to_the_cosine(fitted: Path, birds: Path) -> None:
@@ -401,17 +408,32 @@ def test_a_class_that_wordnet_is_asked_about_is_told_by_the_sense_it_was_taken_f
 
 def test_fit_goes_on_without_what_wordnet_lacks_and_says_so(tmp_path: Path) -> None:
     write_wordnet(tmp_path / "wn")
-    np.savez(
-        tmp_path / "vectors.npz", vectors=np.eye(6, dtype=np.float32), labels=["bird", "bird", "wyvern", "wyvern", "box", "box"]
-    )
+    labels = np.repeat(["bird", "wyvern", "box", "goose"], 2)
+    np.savez(tmp_path / "vectors.npz", vectors=np.eye(8, dtype=np.float32), labels=labels)
     line = ["fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg", f"--relations=wordnet:{tmp_path / 'wn'}"]
     said = answer(*line)
-    assert said["classes"] == 3
+    assert said["classes"] == 4
     note = said["notes"][0]
     assert note.startswith("one class is taken as unrelated: relation 'wordnet' lacks class 'wyvern': give its WordNet 3.0 id")
     (relation,) = Classifier.load(tmp_path / "one.pg").space_.relations.values()
-    assert relation.known == ("bird", "box", None)
+    assert relation.known == ("bird", "box", "goose", None)
     assert f"note: {note}" in protograph(*line).stderr
+    (taken,) = answer("add-class", tmp_path / "one.pg", "crane", tmp_path / "vectors.npz")["notes"]
+    assert taken.startswith("WordNet takes 'crane' for crane.n.01"), "the file still knows whom to ask"
+
+
+def test_what_users_are_warned_of_becomes_notes_each_once() -> None:
+    def warned() -> list[str]:
+        notes = ["before"]
+        with warnings_as(notes):
+            for _ in range(2):
+                warnings.warn("odd", stacklevel=1)
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+        return notes
+
+    with pytest.warns(DeprecationWarning, match="old") as others:
+        assert warned() == ["before", "odd"]
+    assert len(others) == 1
 
 
 def test_a_class_whose_relations_are_told_needs_no_wordnet(tmp_path: Path) -> None:

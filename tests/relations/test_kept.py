@@ -1,4 +1,5 @@
 import math
+import pickle
 
 import pytest
 import torch
@@ -55,9 +56,10 @@ def test_seen_classes_that_a_source_lacks_are_unrelated_wherever_they_stand(spar
         assert not {(0, 1), (1, 0), (0, 3), (4, 3)} & {tuple(pair) for pair in relation.similarities.indices().T.tolist()}
 
 
-def test_a_source_that_knows_one_class_at_most_is_refused():
-    with pytest.raises(InputError, match="lacks class 'x' and 1 more"):
-        keep_relations(MatrixRelation(DENSE, NAMES), ("x", "a", "y"))
+def test_a_source_that_knows_two_classes_at_most_is_refused():
+    with pytest.raises(InputError, match="lacks class 'x' and 1 more") as caught:
+        keep_relations(MatrixRelation(DENSE, NAMES), ("x", "a", "b", "y"))
+    assert pickle.loads(pickle.dumps(caught.value)).missing == ("x", "y"), "as it comes from another process"
 
 
 @pytest.mark.parametrize("sparse", [False, True])

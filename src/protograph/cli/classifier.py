@@ -262,11 +262,14 @@ def without_unreadable(files: Sequence[Path], skip_bad: bool, progress: Progress
 
 @contextmanager
 def warnings_as(notes: list[str]) -> Iterator[None]:
-    """Add what is warned of meanwhile to the notes, each once."""
+    """Add what a user is warned of meanwhile to the notes, each once; other warnings are for those who develop."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
         yield
-    notes += dict.fromkeys(str(warning.message) for warning in said)
+    notes += dict.fromkeys(str(one.message) for one in said if one.category is UserWarning)
+    for one in said:
+        if one.category is not UserWarning:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def parse_like(given: Sequence[str] | None) -> dict[str, float] | str | None:
@@ -379,7 +382,8 @@ def explanation_table(found: Sequence[Nearest], picture: Path) -> Table:
         named = [part for part in others[:SHOWN] if abs(part.value) >= LEAST]
         shown = [f"{part.name} {part.value:+z.3f} ({part.operator})" for part in named]
         if rest := others[len(named) :]:
-            shown.append(f"{len(rest)} {'more' if named else 'in all'} {sum(part.value for part in rest):+z.3f}")
+            count = f"{len(rest)} more" if named else _counted(len(rest), "other")
+            shown.append(f"{count} {sum(part.value for part in rest):+z.3f}")
         cells = (one.name, f"{100 * one.probability:.1f} %", f"{one.score:.3f}", f"{one.own:+z.3f}", ", ".join(shown))
         table.add_row(*map(escape, cells))
     return table

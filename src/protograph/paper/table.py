@@ -42,16 +42,16 @@ from protograph.variants import find_variant
 COUNTED = ("h_mean", "joint_joint")  # what a cell is judged by
 BOLD = ("joint_joint", "h_mean")  # what the paper prints in bold
 ALLOWANCE = {"mini-imagenet": 1.5}  # for want of training pictures, see LESS
-NARROW = 0.5  # points, by which another seed may turn a cell over
+NARROW = 0.5  # points: about the standard deviation between seeds
 LESS = {"mini-imagenet": "100 training pictures per class less than the paper had"}
 # What the recipes are, to those who read their numbers beside the paper's.
 TRAINED = {
     "paper": "the paper's training",
     "fast": "a tenth to a fifth of the paper's training, in larger steps",
-    "strong": "`fast` for longer, yet not as long as the paper's, and with what the paper did not do: pictures also scaled, "
-    "stretched, recoloured and partly erased, 128 channels in every block instead of 64 in two of them, when tested the mean "
-    "of a picture's and its mirror image's features, PN+ on episodes of 20 classes and, on miniImageNet, GcGPN from a trained "
-    "cosine classifier",
+    "strong": "`fast`, mostly for longer, yet not as long as the paper's, and with what the paper did not do: pictures also "
+    "scaled, stretched, recoloured and partly erased, 128 channels in every block instead of 64 in two of them, when tested "
+    "the mean of a picture's and its mirror image's features, PN+ on episodes of 20 classes and, on miniImageNet, GcGPN from a "
+    "trained cosine classifier",
 }
 HEAD = ("", "", *MEASURES.values())
 STANDING = "Where we stand"

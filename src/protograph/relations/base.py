@@ -49,7 +49,7 @@ def checked(similarities: Tensor, names: Sequence[str], source: str) -> Tensor:
 class LackingError(InputError):
     """Classes that a relation does not know."""
 
-    def __init__(self, message: str, missing: Sequence[str]) -> None:
+    def __init__(self, message: str, missing: Sequence[str] = ()) -> None:  # by the message alone where it is unpickled
         super().__init__(message)
         self.missing = tuple(missing)
 

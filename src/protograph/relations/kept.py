@@ -19,7 +19,7 @@ from protograph.relations.base import LackingError, Relation, checked
 from protograph.relations.specs import RelationSpec
 
 ASKED = 256  # classes that a source is asked about together, so that what it answers stays small
-FEWEST_KNOWN = 2  # classes that a source must know to say how any of them relate
+FEWEST_KNOWN = 3  # classes that a source must know: of two, all others would be as alike as these
 Told = Mapping[Any, float] | str | Tensor | None  # what a caller may say of a new class
 
 
@@ -65,12 +65,8 @@ class KeptRelation:
                 raise
             count = f"{len(names) - len(there)} of {len(names)} classes are" if len(missing) > 1 else "one class is"
             warnings.warn(f"{count} taken as unrelated: {error}", stacklevel=5)
-        found = cls.of(label, source.similarities(there), there, source, spec)
-        for name in names:
-            if name in missing:
-                found, _ = found.added(name, there, {})
-                there = [*there, name]
-        return found._of([there.index(name) for name in names])
+        known = cls.of(label, source.similarities(there), there, source, spec)
+        return known._among(names, [place for place, name in enumerate(names) if name not in missing])
 
     @property
     def sparse(self) -> bool:
@@ -121,16 +117,28 @@ class KeptRelation:
 
     def removed(self, place: int) -> "KeptRelation":
         """The relation without one of its classes."""
-        return self._of([other for other in range(len(self.known)) if other != place])
-
-    def _of(self, places: Sequence[int]) -> "KeptRelation":
-        """The relation of the classes at these places alone, in this order."""
-        rows = torch.tensor(places, dtype=torch.long)
+        kept = torch.tensor([other for other in range(len(self.known)) if other != place], dtype=torch.long)
         if self.sparse:
-            chosen = self.similarities.index_select(0, rows).index_select(1, rows).coalesce()
+            smaller = self.similarities.index_select(0, kept).index_select(1, kept).coalesce()
         else:
-            chosen = self.similarities[rows][:, rows]
-        return replace(self, similarities=chosen, known=tuple(self.known[place] for place in places))
+            smaller = self.similarities[kept][:, kept]
+        return replace(self, similarities=smaller, known=(*self.known[:place], *self.known[place + 1 :]))
+
+    def _among(self, names: Sequence[str], places: Sequence[int]) -> "KeptRelation":
+        """The relation of more classes `names`, its own at these places and the others unrelated."""
+        rows = torch.tensor(places, dtype=torch.long)
+        others = torch.ones(len(names), dtype=torch.bool).index_fill(0, rows, False).nonzero()[:, 0]
+        size, own = (len(names), len(names)), self._usual_own()
+        if self.sparse:
+            edges = torch.cat([rows[self.similarities.indices()], others.expand(2, -1)], 1)
+            values = torch.cat([self.similarities.values(), torch.full((len(others),), own)])
+            spread = torch.sparse_coo_tensor(edges, values, size, check_invariants=False).coalesce()
+        else:
+            spread = torch.full(size, self.floor)
+            spread[rows[:, None], rows] = self.similarities
+            spread[others, others] = own
+        keys = dict(zip(places, self.known, strict=True))
+        return replace(self, similarities=spread, known=tuple(keys.get(place) for place in range(len(names))))
 
     def _asked(self, source: Relation, key: str) -> tuple[Tensor, Tensor, float]:
         """What a source says of a new class: its row and column [V], NaN where it says nothing, and its own similarity."""
