@@ -66,7 +66,7 @@ class KeptRelation:
             count = f"{len(names) - len(there)} of {len(names)} classes are" if len(missing) > 1 else "one class is"
             warnings.warn(f"{count} taken as unrelated: {error}", stacklevel=5)
         known = cls.of(label, source.similarities(there), there, source, spec)
-        return known._among(names, [place for place, name in enumerate(names) if name not in missing])
+        return known._among(len(names), [place for place, name in enumerate(names) if name not in missing])
 
     @property
     def sparse(self) -> bool:
@@ -124,11 +124,11 @@ class KeptRelation:
             smaller = self.similarities[kept][:, kept]
         return replace(self, similarities=smaller, known=(*self.known[:place], *self.known[place + 1 :]))
 
-    def _among(self, names: Sequence[str], places: Sequence[int]) -> "KeptRelation":
-        """The relation of more classes `names`, its own at these places and the others unrelated."""
+    def _among(self, count: int, places: Sequence[int]) -> "KeptRelation":
+        """The relation of `count` classes, its own at these places and the others unrelated."""
         rows = torch.tensor(places, dtype=torch.long)
-        others = torch.ones(len(names), dtype=torch.bool).index_fill(0, rows, False).nonzero()[:, 0]
-        size, own = (len(names), len(names)), self._usual_own()
+        others = torch.ones(count, dtype=torch.bool).index_fill(0, rows, False).nonzero()[:, 0]
+        size, own = (count, count), self._usual_own()
         if self.sparse:
             edges = torch.cat([rows[self.similarities.indices()], others.expand(2, -1)], 1)
             values = torch.cat([self.similarities.values(), torch.full((len(others),), own)])
@@ -138,7 +138,7 @@ class KeptRelation:
             spread[rows[:, None], rows] = self.similarities
             spread[others, others] = own
         keys = dict(zip(places, self.known, strict=True))
-        return replace(self, similarities=spread, known=tuple(keys.get(place) for place in range(len(names))))
+        return replace(self, similarities=spread, known=tuple(keys.get(place) for place in range(count)))
 
     def _asked(self, source: Relation, key: str) -> tuple[Tensor, Tensor, float]:
         """What a source says of a new class: its row and column [V], NaN where it says nothing, and its own similarity."""
