@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from protograph import Classifier, open_dataset
+from protograph.classifier.fitting import open_run
 from protograph.cli.display import ShownProgress
 from protograph.data import Dataset
 from protograph.encoders import open_encoder
-from protograph.evaluation import extract
-from protograph.fitting import open_run
-from protograph.runs import Run
+from protograph.evaluation.metrics import extract
+from protograph.training.run import Run
 from protograph.variants import renew_relations
 from report import Section
 

@@ -16,12 +16,11 @@ from collections.abc import Callable
 
 import torch
 
+from protograph._internal.memory import keep_freed_memory
 from protograph.data import open_dataset
 from protograph.episodes import fixed_episodes, seeded
-from protograph.evaluation import EVALUATION_SEED, episode_measures, evaluation_spec, extract, measure
-from protograph.memory import keep_freed_memory
-from protograph.runs import environment
-from protograph.training import (
+from protograph.evaluation.metrics import EVALUATION_SEED, episode_measures, evaluation_spec, extract, measure
+from protograph.training.loop import (
     best_device,
     configure,
     make_model,
@@ -29,6 +28,7 @@ from protograph.training import (
     training_spec,
     training_step,
 )
+from protograph.training.run import environment
 from protograph.variants import find_variant
 
 

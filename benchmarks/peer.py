@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
+from protograph._internal.files import cache_folder
 from protograph.data import Augmentation, Dataset, ImageStore, Normalisation
 from protograph.episodes import Episodes
-from protograph.evaluation import episode_measures
-from protograph.files import cache_folder
+from protograph.evaluation.metrics import episode_measures
 from protograph.nn.model import GraphPrototypeNetwork
 
 

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import torch
 
+from protograph._internal.errors import InputError
+from protograph._internal.files import write_atomically
 from protograph.data import DATASETS
-from protograph.errors import InputError
-from protograph.files import write_atomically
-from protograph.runs import environment
+from protograph.training.run import environment
 
 Subject = TypeVar("Subject")
 

@@ -25,12 +25,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from protograph.config import STRONG
 from protograph.data import Dataset, ImageStore, Pool, find_source, open_dataset
 from protograph.data.splits import drawn, hold_out
-from protograph.evaluation import MEASURES, extract
-from protograph.runs import Run
-from protograph.training import best_device, best_precision, configure, train, trained_model
+from protograph.evaluation.metrics import MEASURES, extract
+from protograph.training.config import STRONG
+from protograph.training.loop import best_device, best_precision, configure, train, trained_model
+from protograph.training.run import Run
 from report import Section, measure_sections, options
 
 HEAD = """# What bounds the accuracy on seen classes

@@ -37,12 +37,14 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 import peer
-from protograph.config import RECIPES, Recipe, RunConfig
+from protograph._internal.errors import InputError
+from protograph._internal.files import write_json
+from protograph._internal.memory import keep_freed_memory
 from protograph.data import DATASETS, Augmentation, Dataset, FeatureStore, ImageStore, Normalisation, Pool, open_dataset
 from protograph.data.store import ROOM
+from protograph.device import WARM_UP, Repeated
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, seeded
-from protograph.errors import InputError
-from protograph.evaluation import (
+from protograph.evaluation.metrics import (
     EVALUATION_SEED,
     MEASURES,
     episode_measures,
@@ -52,14 +54,11 @@ from protograph.evaluation import (
     measure,
     run_episodes,
 )
-from protograph.files import write_json
-from protograph.memory import keep_freed_memory
 from protograph.nn.backbones import Conv4, build_backbone
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import MatrixRelation
-from protograph.repeat import WARM_UP, Repeated
-from protograph.runs import Run
-from protograph.training import (
+from protograph.training.config import RECIPES, Recipe, RunConfig
+from protograph.training.loop import (
     PRECISIONS,
     best_device,
     best_precision,
@@ -70,6 +69,7 @@ from protograph.training import (
     trained_model,
     training_spec,
 )
+from protograph.training.run import Run
 from protograph.variants import build, find_variant
 from report import Section, measure_sections, options
 

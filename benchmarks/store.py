@@ -17,10 +17,10 @@ from statistics import median
 import numpy as np
 from PIL import Image
 
+from protograph._internal.progress import Silent
 from protograph.data import open_dataset
-from protograph.data.mini_imagenet import NORMALISATION, SIZE
+from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.reading import read_pictures
-from protograph.progress import Silent
 
 
 def decode(file: str) -> int:

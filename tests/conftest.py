@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from data import layouts
-from protograph.config import Recipe, RunConfig
 from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Pool
-from protograph.data.letters import open_letters
+from protograph.data.datasets.letters import open_letters
 from protograph.data.store import TRITON
 from protograph.relations import MatrixRelation
+from protograph.training.config import Recipe, RunConfig
 from protograph.variants import find_variant
 
 # On tensors as small as these, threads only wait for one another, and for long on a busy machine. Subprocesses inherit it.
@@ -46,7 +46,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """Where kernels run: on the GPU, or interpreted on the CPU, by few programs and, as NumPy has no bfloat16, in float32."""
     if torch.cuda.is_available():
         return torch.device("cuda")
-    from protograph.nn import fused, opening
+    from protograph.kernels import first_block as opening
+    from protograph.kernels import norm_pool as fused
 
     monkeypatch.setattr(fused, "PROGRAMS", 4)
     monkeypatch.setattr(opening, "PROGRAMS", 3)

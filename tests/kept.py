@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protograph import Classifier
-from protograph.joint import JointSpace
+from protograph.classifier.joint_space import JointSpace
 from protograph.nn.operators import KeySimilarity
 
 Vector = NDArray[np.float64]

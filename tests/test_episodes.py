@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protograph._internal.errors import InputError
 from protograph.data import Pool
 from protograph.episodes import Episodes, EpisodeSpec, draw, fixed_episodes, sample, seeded
-from protograph.errors import InputError
 
 SEEDS = st.integers(0, 2**32)
 

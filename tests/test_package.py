@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import protograph
-from protograph import public
 
 ROOT = Path(__file__).parents[1]
 SOURCE = {"PYTHONPATH": str(ROOT / "src")}
@@ -63,20 +62,19 @@ def test_public_names_are_imported_once_one_is_asked_for(tmp_path: Path) -> None
     assert said.splitlines() == ["[]", "['torch']", "['torch', 'sklearn']"]
 
 
-def test_modules_are_imported_without_the_public_names(tmp_path: Path) -> None:
-    asked = "import sys, protograph; from protograph import errors; protograph.files; print(*sys.modules)"
-    loaded = run(sys.executable, "-c", asked, cwd=tmp_path, **SOURCE).split()
-    assert {"protograph.errors", "protograph.files"} <= {*loaded}
-    assert "protograph.public" not in loaded
-
-
 def test_public_names_are_listed_and_no_others_answered() -> None:
     everything: dict[str, object] = {}
     exec("from protograph import *", everything)
-    assert {*public.__all__} == everything.keys() - {"__builtins__"} <= {*dir(protograph)}
+    assert {*protograph.__all__} == everything.keys() - {"__builtins__"} <= {*dir(protograph)}
     for name in ("Clasifier", "import_items", "__wrapped__"):
         with pytest.raises(AttributeError, match=f"'protograph' has no attribute '{name}'"):
             getattr(protograph, name)
+
+
+def test_type_checkers_and_python_find_the_same_public_names() -> None:
+    source = (ROOT / "src/protograph/__init__.py").read_text(encoding="utf-8")
+    declared = re.findall(r"(\w+) as \1\b", source)
+    assert {*declared, "__version__"} == {*protograph.__all__}
 
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from protograph import variants
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.nn.classify import CosineClassifier, SquaredDistance
 from protograph.nn.operators import Edges, Operator
 from protograph.variants import AUX, VARIANTS, Op, Variant, build, find_variant, register_operator, register_variant

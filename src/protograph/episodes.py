@@ -18,8 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from protograph._internal.errors import InputError
 from protograph.data.dataset import Pool
-from protograph.errors import InputError
 
 QueryScheme = Literal["total", "per-class"]
 

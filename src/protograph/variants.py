@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from protograph.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown
 from protograph.nn.backbones import build_backbone, feature_count
 from protograph.nn.classify import CosineClassifier, SquaredDistance
 from protograph.nn.graph import GraphBlock, Theta

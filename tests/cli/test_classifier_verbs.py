@@ -22,12 +22,12 @@ from typer.testing import CliRunner, Result
 from data.layouts import blocks
 from encoders.pictures import animated, bomb, rotated, tiny_encoder
 from protograph import Classifier
+from protograph._internal.errors import InputError
+from protograph.classifier.explanation import EARLIER, Nearest, Part
 from protograph.cli import app
 from protograph.cli.classifier import explanation_table, parse_like, warnings_as
 from protograph.encoders import shipped
-from protograph.errors import InputError
-from protograph.explanation import EARLIER, Nearest, Part
-from protograph.runs import Run
+from protograph.training.run import Run
 
 write_wordnet = runpy.run_path(str(Path(__file__).parents[1] / "relations" / "wordnet_files.py"))["write_wordnet"]
 KINDS = ("crow", "duck", "finch", "gull")

@@ -16,11 +16,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from protograph import cli, config, figures, training
+from protograph import cli
 from protograph.cli import app, demo
 from protograph.cli.jobs import JOB
 from protograph.data import DATASETS, Dataset, Source
-from protograph.runs import Run
+from protograph.report import figures
+from protograph.training import config
+from protograph.training import loop as training
+from protograph.training.run import Run
 from protograph.variants import OPERATORS, VARIANTS
 
 SHORT = {

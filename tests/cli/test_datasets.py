@@ -13,10 +13,10 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from data import layouts
-from protograph import training
 from protograph.cli import app
 from protograph.data import DATASETS
-from protograph.evaluation import evaluate
+from protograph.evaluation.metrics import evaluate
+from protograph.training import loop as training
 
 SETS = [
     f"--set={name}={value}"
@@ -130,7 +130,7 @@ def test_check_refuses_what_it_does_not_know(tmp_path: Path) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few test episodes and no figures: both have tests of their own."""
     monkeypatch.setattr(training, "evaluate", partial(evaluate, episodes=20))
-    monkeypatch.setattr("protograph.figures.draw_run", lambda *_: None)
+    monkeypatch.setattr("protograph.report.figures.draw_run", lambda *_: None)
 
 
 def test_a_folder_of_own_pictures_can_be_trained_on_and_evaluated_without_the_bad_ones(root: Path) -> None:

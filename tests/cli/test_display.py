@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from protograph.cli import display
 from protograph.cli.display import measures_table, reported
-from protograph.evaluation import MEASURES
+from protograph.evaluation.metrics import MEASURES
 
 
 def test_help_is_broken_where_the_terminal_ends_and_between_paragraphs_alone() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Silent
 from protograph.cli import app, jobs, train
 from protograph.cli.jobs import run_all
-from protograph.errors import InputError
-from protograph.evaluation import MEASURES
-from protograph.progress import Silent
+from protograph.evaluation.metrics import MEASURES
 
 
 class Heard(Silent):

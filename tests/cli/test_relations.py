@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from protograph.cli import app
 from protograph.cli.relations import neighbours, statistics
 from protograph.data import DATASETS, Dataset, Source
-from protograph.figures import draw_similarities
 from protograph.relations import MatrixRelation
+from protograph.report.figures import draw_similarities
 
 write_wordnet = runpy.run_path(str(Path(__file__).parents[1] / "relations" / "wordnet_files.py"))["write_wordnet"]
 

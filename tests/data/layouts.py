@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from protograph.data import cub
+from protograph.data.datasets import cub
 from protograph.relations.mini_imagenet import mini_imagenet_classes
 
 Pixels = NDArray[np.uint8]

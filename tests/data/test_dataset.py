@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Silent
 from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Pool, open_dataset
 from protograph.data.dataset import assemble, pools, without_bad
 from protograph.data.reading import Pictures
 from protograph.data.splits import Split
-from protograph.errors import InputError
-from protograph.progress import Silent
 
 
 def test_a_pool_pads_short_classes_behind_their_last_picture() -> None:

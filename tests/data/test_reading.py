@@ -15,11 +15,11 @@ import pytest
 from PIL import Image
 
 from data.layouts import blocks, save, write_folder
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Advance, Silent
 from protograph.data import decode, reading
-from protograph.data.mini_imagenet import NORMALISATION
+from protograph.data.datasets.mini_imagenet import NORMALISATION
 from protograph.data.reading import Pictures, find_folders, find_names, read_arrays, read_columns, read_pictures, unpacked
-from protograph.errors import InputError
-from protograph.progress import Advance, Silent
 
 SIZE = 24
 

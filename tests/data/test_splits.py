@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protograph._internal.errors import InputError
 from protograph.data import splits
 from protograph.data.splits import KINDS, PARTS, Split, check_assigned, drawn, hold_out, split_freely, split_seen
-from protograph.errors import InputError
 
 names = st.text(string.ascii_letters + string.digits + " -_.ßé", min_size=1, max_size=8)
 seeds = st.integers(0, 5)

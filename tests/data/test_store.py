@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protograph.data.changes import Augmentation, Drawing, erased, recoloured, warped
+from protograph.data.augmentation import Augmentation, Drawing, erased, recoloured, warped
 from protograph.data.store import FeatureStore, ImageStore, Normalisation, has_triton
 from protograph.episodes import seeded
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from data.layouts import blocks
-from protograph.data.changes import Augmentation
+from protograph.data.augmentation import Augmentation
 from protograph.data.store import Normalisation
 from protograph.encoders import PictureEncoder, backbone_encoder
 from protograph.nn.backbones import build_backbone

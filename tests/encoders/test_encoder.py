@@ -19,11 +19,11 @@ from torch import Tensor
 
 from data.layouts import blocks
 from encoders.pictures import tiny_encoder, write_pictures
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Advance, Silent
 from protograph.encoders import encoder as encoding
 from protograph.encoders import open_encoder
 from protograph.encoders.encoder import BATCH, FEWEST, PictureEncoder
-from protograph.errors import InputError
-from protograph.progress import Advance, Silent
 
 
 class Counting:

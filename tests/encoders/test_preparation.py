@@ -11,9 +11,9 @@ from PIL import Image
 
 from data.layouts import blocks
 from encoders.pictures import NORMAL, animated, bomb, rotated
+from protograph._internal.errors import InputError
 from protograph.data import decode
 from protograph.encoders.preparation import Preparation
-from protograph.errors import InputError
 
 SIZE = 20
 WHOLE = Preparation.whole((3, SIZE, SIZE), NORMAL)

@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from data.layouts import blocks
+from protograph._internal.errors import InputError
 from protograph.encoders import open_encoder
 from protograph.encoders.encoder import PictureEncoder
-from protograph.errors import InputError
 
 PICTURE = Image.fromarray(blocks(60, 90, 1))
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)

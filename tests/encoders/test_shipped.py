@@ -9,15 +9,15 @@ from safetensors import safe_open
 
 from data.layouts import blocks
 from encoders.pictures import backbone_weights, tiny_encoder
-from protograph.config import RunConfig
+from protograph._internal.errors import InputError
 from protograph.data import Dataset, ImageStore
-from protograph.data.changes import Augmentation
-from protograph.data.mini_imagenet import NORMALISATION
+from protograph.data.augmentation import Augmentation
+from protograph.data.datasets.mini_imagenet import NORMALISATION
 from protograph.encoders import backbone_encoder, open_encoder, pack_backbone, shipped
 from protograph.encoders.shipped import open_packed
-from protograph.errors import InputError
-from protograph.runs import Checkpoint, Run
-from protograph.training import make_model
+from protograph.training.config import RunConfig
+from protograph.training.loop import make_model
+from protograph.training.run import Checkpoint, Run
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from protograph.nn.fused import rows_of
+from protograph.kernels.norm_pool import rows_of
 
 
 @triton.jit

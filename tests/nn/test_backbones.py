@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from protograph._internal.errors import InputError
 from protograph.episodes import seeded
-from protograph.errors import InputError
 from protograph.nn.backbones import Centred, Conv4, Flatten, ResidualBlock, ResNet12, build_backbone, feature_count
 from protograph.variants import VARIANTS, build
 

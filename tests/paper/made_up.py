@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from protograph.config import RunConfig, recipe_for
+from protograph._internal.files import write_json
 from protograph.data import DATASETS
-from protograph.document import as_markdown
-from protograph.evaluation import MEASURES
-from protograph.files import write_json
+from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
 from protograph.paper.ledger import read_ledger, read_notes, record
 from protograph.paper.published import Cell
 from protograph.paper.table import document
+from protograph.report.document import as_markdown
+from protograph.training.config import RunConfig, recipe_for
 from protograph.variants import find_variant
 
 ENVIRONMENT = {"protograph": "0", "python": "3", "torch": "2", "platform": "here", "threads": 1, "gpu": None}

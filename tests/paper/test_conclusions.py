@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t as students_t
 
 from paper.made_up import make_ledger, make_run, text_of
-from protograph.evaluation import MEASURES
+from protograph.evaluation.metrics import MEASURES
 from protograph.paper.conclusions import (
     CONCLUSIONS,
     Conclusion,

@@ -1,6 +1,6 @@
 import pytest
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.paper.grid import ARGUED, FIGURE, Selection, Task, plan, stages
 from protograph.paper.published import VARIANT_OF, Cell, gfsl_rows, published
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from paper.made_up import make_ledger, make_run, numbers
-from protograph.config import STRONG, recipe_for
+from protograph._internal.errors import InputError
 from protograph.data import DATASETS
-from protograph.errors import InputError
-from protograph.evaluation import MEASURES
+from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
 from protograph.paper.ledger import entry_path, locked, read_ledger, record, scores
 from protograph.paper.published import Cell
 from protograph.paper.reproduce import Grid
 from protograph.paper.trials import changes
+from protograph.training.config import STRONG, recipe_for
 from protograph.variants import find_variant
 
 ROOT = Path(__file__).parents[2]

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from paper.made_up import make_ledger
+from protograph._internal.progress import Silent
 from protograph.data import DATASETS, Dataset, Source
-from protograph.document import Heading, Picture, as_html
 from protograph.paper.page import results_document
 from protograph.paper.published import Cell
-from protograph.progress import Silent
+from protograph.report.document import Heading, Picture, as_html
 
 VALUES = {
     (Cell("cub", 1, "gcgpn-aux"), "fast"): {"h_mean": [30.0], "joint_joint": [60.0]},

@@ -1,4 +1,4 @@
-from protograph.evaluation import MEASURES
+from protograph.evaluation.metrics import MEASURES
 from protograph.paper.published import TITLES, VARIANT_OF, Cell, few_shot_rows, gfsl_rows, published
 from protograph.variants import VARIANTS
 

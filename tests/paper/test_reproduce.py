@@ -21,20 +21,21 @@ import torch
 from typer.testing import CliRunner, Result
 
 from paper.made_up import contents, make_run
-from protograph import figures, training
+from protograph._internal.errors import InputError
 from protograph.cli import app, jobs
 from protograph.cli import reproduce as verb
 from protograph.cli import train as train_verb
 from protograph.cli.jobs import Ended
-from protograph.config import RECIPES, recipe_for
 from protograph.data import DATASETS, Dataset, Source, open_dataset
-from protograph.errors import InputError
-from protograph.evaluation import MEASURES
+from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Selection, Task, plan
 from protograph.paper.ledger import locked, read_ledger, record
 from protograph.paper.published import Cell
 from protograph.paper.reproduce import Grid
 from protograph.paper.table import write_table
+from protograph.report import figures
+from protograph.training import loop as training
+from protograph.training.config import RECIPES, recipe_for
 from protograph.variants import VARIANTS, find_variant
 
 HERE = Path(__file__).parent

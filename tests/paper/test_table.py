@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from paper.made_up import make_ledger, make_run, text_of
-from protograph.config import RECIPES
-from protograph.document import as_markdown
-from protograph.errors import InputError
-from protograph.evaluation import MEASURES, Measure
+from protograph._internal.errors import InputError
+from protograph.evaluation.metrics import MEASURES, Measure
 from protograph.paper.grid import Task
 from protograph.paper.ledger import read_ledger, read_notes, record, scores, table_path
 from protograph.paper.published import Cell, few_shot_rows, published
 from protograph.paper.table import TRAINED, document, few_shot_table, mark, shortfalls, write_table
 from protograph.paper.trials import Try, write_trials
+from protograph.report.document import as_markdown
+from protograph.training.config import RECIPES
 
 AUX, FC = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "gcgpn-aux-fc")
 SPLIT = Cell("mini-imagenet", 5, "gcgpn-aux-split")

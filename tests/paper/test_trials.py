@@ -8,15 +8,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from paper.made_up import make_run
+from protograph._internal.errors import InputError
+from protograph._internal.files import write_json
 from protograph.cli import app
-from protograph.config import find_recipe
-from protograph.errors import InputError
-from protograph.evaluation import MEASURES
-from protograph.files import write_json
+from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.trials import Try, read_trials, trial_of, write_trials
-from protograph.runs import Run
+from protograph.training.config import find_recipe
+from protograph.training.run import Run
 
 TASK = Task(Cell("cub", 1, "gcgpn-aux"), "fast", 0)
 

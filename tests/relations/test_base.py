@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations import MatrixRelation, Relation, UnicodeRelation, checked
 
 NAMES = ["cat", "dog", "cow"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from wordnet_files import write_wordnet
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations import EmbeddingRelation, WordNetRelation, keep_relations
 from protograph.relations.described import Named, describe, restore
 

@@ -6,7 +6,7 @@ import networkx
 import pytest
 import torch
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations import EdgeRelation
 
 #  a small taxonomy with an inner node, a second component and a loop

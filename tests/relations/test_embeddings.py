@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations import EmbeddingRelation, SentenceRelation, mini_imagenet_classes, mini_imagenet_names
 from protograph.relations.base import plain_words
 

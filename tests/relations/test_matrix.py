@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations import MatrixRelation
 
 NAMES = ["cat", "dog", "cow"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from wordnet_files import write_wordnet
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations import (
     KINDS,
     AttributeRelation,

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations import UnicodeRelation
 from protograph.relations.unicode import traits
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from wordnet_files import SYNSETS, write_wordnet
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations import WordNetRelation, mini_imagenet_classes, mini_imagenet_names, mini_imagenet_relation, wordnet
 from protograph.relations.wordnet import find_wordnet
 

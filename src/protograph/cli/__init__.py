@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from protograph import __version__
+from protograph._version import __version__
 from protograph.cli.jobs import end_with_parent
 
 VERBS = {  # where each is, and the first line of its help

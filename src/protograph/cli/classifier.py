@@ -14,20 +14,20 @@ from rich.table import Table
 from torch import Tensor
 
 import protograph as pg
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Progress
+from protograph.classifier.explanation import EARLIER, Nearest
+from protograph.classifier.onnx import export_onnx, write_classes
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, SkipBad
-from protograph.data.features import read_vectors
+from protograph.data.datasets.features import read_vectors
 from protograph.data.reading import find_names
 from protograph.encoders.preparation import unreadable
-from protograph.errors import InputError
-from protograph.explanation import EARLIER, Nearest
-from protograph.onnx import export_onnx, write_classes
-from protograph.progress import Progress
 from protograph.relations import WordNetRelation
 from protograph.relations.described import Named
 
 if TYPE_CHECKING:
-    from protograph.classifier import Classifier
+    from protograph.classifier.estimator import Classifier
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `protograph fit` made.", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The class.", show_default=False)]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from protograph._internal.errors import InputError
 from protograph.cli.jobs import Ended, run_command
-from protograph.errors import InputError
 
 
 class Cluster:

@@ -8,13 +8,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from protograph._internal.errors import InputError
 from protograph.cli.display import add_measures, fitting, reported, show, stacked
 from protograph.cli.options import AsJson, load_plugins
-from protograph.errors import InputError
-from protograph.evaluation import Measures
+from protograph.evaluation.metrics import Measures
 from protograph.paper.trials import Try, trial_of, write_trials
-from protograph.runs import Run
-from protograph.training import as_json as measures_as_json
+from protograph.training.loop import as_json as measures_as_json
+from protograph.training.run import Run
 
 
 @reported

@@ -15,9 +15,9 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from protograph.errors import InputError
-from protograph.evaluation import MEASURES
-from protograph.progress import Advance
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Advance
+from protograph.evaluation.metrics import MEASURES
 
 # A full disk, or a place where the user cannot write
 UNSAVED = (

@@ -5,16 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
+from protograph._internal.errors import InputError
+from protograph._internal.errors import unknown as unknown_name
+from protograph._internal.progress import Progress
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, Root, find_device, find_precision, load_plugins
 from protograph.data import Dataset, open_dataset
-from protograph.errors import InputError
-from protograph.errors import unknown as unknown_name
-from protograph.evaluation import choose_bias, evaluate, evaluate_unknown
-from protograph.progress import Progress
-from protograph.runs import Run
-from protograph.training import PRECISIONS, trained_model
-from protograph.training import as_json as measures_as_json
+from protograph.evaluation.metrics import choose_bias, evaluate, evaluate_unknown
+from protograph.training.loop import PRECISIONS, trained_model
+from protograph.training.loop import as_json as measures_as_json
+from protograph.training.run import Run
 
 
 @reported

@@ -8,17 +8,17 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from protograph._internal.errors import InputError, unknown
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Root
-from protograph.config import RECIPES
 from protograph.data import find_source, open_dataset
-from protograph.document import MARKS, Grid
-from protograph.errors import InputError, unknown
-from protograph.figures import save
 from protograph.paper.ledger import read_ledger, scores
 from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
 from protograph.paper.published import PAPER_DATASETS
 from protograph.paper.table import few_shot_table
+from protograph.report.document import MARKS, Grid
+from protograph.report.figures import save
+from protograph.training.config import RECIPES
 
 FIGURES = ("shots", "few-shot", "operators")
 SIGNS = (

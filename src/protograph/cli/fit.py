@@ -9,24 +9,24 @@ import numpy as np
 import typer
 
 import protograph as pg
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Progress
 from protograph.cli.classifier import as_percent, related_by, summary, summary_line, tell, warnings_as, without_unreadable
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, SkipBad, find_device, find_precision, parse_changes
 from protograph.cli.train import run_training
-from protograph.config import DEMO, stage_before
 from protograph.data import Dataset, open_dataset
-from protograph.data.features import READERS, bad_rows, read_features
-from protograph.data.folder import list_pictures
+from protograph.data.datasets.features import READERS, bad_rows, read_features
+from protograph.data.datasets.folder import list_pictures
 from protograph.data.reading import SUFFIXES
 from protograph.encoders import NAMES, open_encoder
-from protograph.errors import InputError
 from protograph.nn.backbones import BACKBONES
-from protograph.progress import Progress
-from protograph.training import configure
+from protograph.training.config import DEMO, stage_before
+from protograph.training.loop import configure
 from protograph.variants import find_variant
 
 if TYPE_CHECKING:
-    from protograph.classifier import Classifier
+    from protograph.classifier.estimator import Classifier
 
 LITTLE = 0.01  # of a new class's prototype: where relations bring less, `explain` shows next to nothing of them
 NUMBERS = 1_000_000_000  # to go through, some ten seconds, while one class after another acts as new

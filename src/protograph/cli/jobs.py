@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import typer
 
-from protograph.errors import InputError
-from protograph.progress import Progress
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Progress
 
 COMMAND = (sys.executable, "-m", "protograph")
 WATCH = "PROTOGRAPH_ENDS_WITH_STDIN"

@@ -8,9 +8,9 @@ from typing import Annotated
 import torch
 import typer
 
-from protograph.config import SETTINGS
-from protograph.errors import InputError, unknown
-from protograph.training import PRECISIONS, best_device, best_precision
+from protograph._internal.errors import InputError, unknown
+from protograph.training.config import SETTINGS
+from protograph.training.loop import PRECISIONS, best_device, best_precision
 
 Root = Annotated[
     Path | None,

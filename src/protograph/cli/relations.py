@@ -12,11 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from protograph._internal.errors import InputError, unknown
+from protograph._internal.files import write_atomically
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Root, SkipBad
 from protograph.data import Dataset, open_dataset
-from protograph.errors import InputError, unknown
-from protograph.files import write_atomically
 from protograph.relations import (
     KINDS,
     AttributeRelation,
@@ -99,7 +99,9 @@ def relations_command(
         np.savez_compressed(content, **MatrixRelation(matrix, classes, relation).arrays())  # type: ignore[arg-type]
         write_atomically(out, content.getvalue())
     if picture:
-        from protograph.figures import draw_similarities  # matplotlib takes a third of a second, and most calls do without
+        from protograph.report.figures import (
+            draw_similarities,  # matplotlib takes a third of a second, and most calls do without
+        )
 
         where = f" of {data.name}" if data else ""
         draw_similarities(matrix, titles, seen, picture, f"relation '{relation}'{where}, similar classes side by side")

@@ -5,18 +5,18 @@ from typing import Annotated
 
 import typer
 
-from protograph.answers import collect, related_labels
+from protograph._internal.errors import InputError
+from protograph._internal.files import write_atomically
+from protograph._internal.progress import Progress
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.evaluate import dataset_of
 from protograph.cli.options import AsJson, Device, Root, find_device
-from protograph.document import Block, as_html
-from protograph.errors import InputError
-from protograph.files import write_atomically
+from protograph.evaluation.confusions import collect, related_labels
 from protograph.paper.page import results_document
-from protograph.progress import Progress
-from protograph.report import run_document
-from protograph.runs import Run
-from protograph.training import trained_model
+from protograph.report.document import Block, as_html
+from protograph.report.run_page import run_document
+from protograph.training.loop import trained_model
+from protograph.training.run import Run
 
 
 @reported

@@ -6,18 +6,18 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from protograph._internal.errors import InputError, unknown
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.jobs import Engine, Processes, run_each
 from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, Root, find_device, parse_changes
-from protograph.config import RECIPES
 from protograph.data import find_source, open_dataset
-from protograph.errors import InputError, unknown
 from protograph.paper.conclusions import conclusions, summary
 from protograph.paper.grid import OTHER_TABLES, Selection, plan
 from protograph.paper.ledger import entry_path, locked, read_ledger, table_path
 from protograph.paper.published import TITLES
 from protograph.paper.reproduce import Grid, beside, reproduce
 from protograph.paper.table import write_table
+from protograph.training.config import RECIPES
 
 ENGINES = ("local", "ray")
 

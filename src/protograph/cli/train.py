@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from protograph._internal.errors import InputError, unknown
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.jobs import JOB, arguments, run_all
 from protograph.cli.options import (
@@ -23,13 +24,12 @@ from protograph.cli.options import (
     load_plugins,
     parse_changes,
 )
-from protograph.config import RECIPES, RunConfig, read_toml, stage_before, unused
 from protograph.data import Dataset, open_dataset
-from protograph.errors import InputError, unknown
-from protograph.evaluation import MEASURES
+from protograph.evaluation.metrics import MEASURES
 from protograph.relations import label_of
-from protograph.runs import Run, place
-from protograph.training import configure, configure_start, plan, train, trained_model
+from protograph.training.config import RECIPES, RunConfig, read_toml, stage_before, unused
+from protograph.training.loop import configure, configure_start, plan, train, trained_model
+from protograph.training.run import Run, place
 from protograph.variants import find_variant
 
 SETTINGS: dict[str, type] = {
@@ -188,7 +188,9 @@ def run_training(
         start = run_start(config, dataset, folder, device, progress, start, changes or {})
     result = train(config, dataset, folder, find_device(device), progress, start)
     if not (folder / "episode.png").exists():
-        from protograph.figures import draw_run  # matplotlib takes a third of a second, and --help and mistakes do without
+        from protograph.report.figures import (
+            draw_run,  # matplotlib takes a third of a second, and --help and mistakes do without
+        )
 
         run = Run.open(folder)
         draw_run(trained_model(run, dataset), dataset, run)

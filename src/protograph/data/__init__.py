@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protograph.data import cub, mini_imagenet
-from protograph.data.changes import Augmentation
+from protograph._internal.errors import InputError, unknown
+from protograph._internal.progress import Progress, Silent
+from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, Pool
-from protograph.data.features import open_features
-from protograph.data.folder import open_folder
-from protograph.data.items import from_items
+from protograph.data.datasets import cub, mini_imagenet
+from protograph.data.datasets.features import open_features
+from protograph.data.datasets.folder import open_folder
+from protograph.data.datasets.items import from_items
 from protograph.data.store import FeatureStore, ImageStore, Normalisation, Store
-from protograph.errors import InputError, unknown
-from protograph.progress import Progress, Silent
 
 __all__ = [
     "DATASETS",
@@ -62,7 +62,7 @@ class Source:
 
 def _open_letters(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     """The letters, which need no root and have no bad pictures."""
-    from protograph.data import letters  # matplotlib, which has the typefaces, takes a third of a second to import
+    from protograph.data.datasets import letters  # matplotlib, which has the typefaces, takes a third of a second to import
 
     return letters.open_letters(progress=progress)
 

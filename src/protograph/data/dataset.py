@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protograph.data.changes import Augmentation
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Progress
+from protograph.data.augmentation import Augmentation
 from protograph.data.reading import Pictures
 from protograph.data.splits import PARTS, Split
 from protograph.data.store import Store
-from protograph.errors import InputError
-from protograph.progress import Progress
 from protograph.relations import Relation
 
 

@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from protograph._internal.errors import InputError
+from protograph._internal.files import build_folder, cache_folder
+from protograph._internal.progress import Progress
 from protograph.data import decode
 from protograph.data.store import ImageStore, Normalisation
-from protograph.errors import InputError
-from protograph.files import build_folder, cache_folder
-from protograph.progress import Progress
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".jfif"))
 VERSION = 2  # to be raised whenever the same file gives other pixels

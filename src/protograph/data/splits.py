@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from protograph.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown
 
 T = TypeVar("T")
 

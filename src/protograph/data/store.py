@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protograph.data.changes import Augmentation, Drawing, erased, recoloured, warped
+from protograph.data.augmentation import Augmentation, Drawing, erased, recoloured, warped
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ImageStore:
         _, height, width = self.picture_shape
         drawing = Drawing(len(indices), height, width, self.device, generator)
         if augmentation.warps and self.pixels.is_cuda and TRITON:
-            from protograph.data.crop import warp
+            from protograph.kernels.crop import warp
 
             drawn = drawing.maps(augmentation), drawing.colours(augmentation), drawing.squares(augmentation)
             return warp(self.pixels, indices, *drawn, self._scale.flatten(), self._shift.flatten())
@@ -131,7 +131,7 @@ class ImageStore:
     def _moved(self, indices: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
         """Pictures [n, C, H, W], cropped and flipped, as normalised floats."""
         if self.pixels.is_cuda and TRITON:
-            from protograph.data.crop import crop
+            from protograph.kernels.crop import crop
 
             return crop(self.pixels, indices, offsets, flips, self._scale.flatten(), self._shift.flatten())
         return self._normalised(self._cropped(indices, offsets, flips))

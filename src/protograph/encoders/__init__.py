@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protograph.data.changes import Augmentation
+from protograph._internal.errors import InputError, unknown
+from protograph.data.augmentation import Augmentation
 from protograph.encoders.encoder import PictureEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.encoders.pretrained import open_timm, open_transformers
 from protograph.encoders.shipped import backbone_encoder, build_encoder, open_shipped, pack_backbone
-from protograph.errors import InputError, unknown
 
 __all__ = ["NAMES", "PictureEncoder", "Preparation", "backbone_encoder", "open_encoder", "pack_backbone"]
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from protograph.files import write_atomically
+from protograph._internal.files import write_atomically
 
 
 class Shelf:

@@ -14,17 +14,17 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from protograph import sealed
-from protograph.data.changes import Augmentation
+from protograph._internal import sealed
+from protograph._internal.errors import InputError
+from protograph._internal.files import cache_folder
+from protograph._internal.memory import keep_freed_memory
+from protograph._internal.progress import Progress, Silent
+from protograph.data.augmentation import Augmentation
 from protograph.data.store import ImageStore
 from protograph.encoders.cache import Shelf
 from protograph.encoders.preparation import Preparation, file_digest, is_file, picture_names
-from protograph.errors import InputError
-from protograph.files import cache_folder
-from protograph.memory import keep_freed_memory
 from protograph.nn.backbones import feature_count
-from protograph.progress import Progress, Silent
-from protograph.training import best_device
+from protograph.training.loop import best_device
 
 VERSION = 1  # to be raised whenever the same file gives other features
 BATCH = {"cpu": 8, "cuda": 64}  # pictures that pass the network together; on a CPU, few enough for its caches

@@ -14,10 +14,10 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from protograph._internal.errors import InputError, unknown
+from protograph.data.datasets.items import to_picture
 from protograph.data.decode import FORMATS, check_pixels, open_picture, upright_rgb
-from protograph.data.items import to_picture
 from protograph.data.store import Normalisation
-from protograph.errors import InputError, unknown
 
 INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
 

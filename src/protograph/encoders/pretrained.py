@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protograph import sealed
-from protograph.data.changes import Augmentation
+from protograph._internal import sealed
+from protograph._internal.errors import InputError
+from protograph.data.augmentation import Augmentation
 from protograph.encoders.encoder import PictureEncoder
 from protograph.encoders.preparation import Preparation
-from protograph.errors import InputError
 
 COPIES = 8 / 84  # of a picture's edge that augmented copies are moved by at most, as in training
 RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers

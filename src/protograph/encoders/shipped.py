@@ -11,18 +11,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from protograph.data.changes import Augmentation
-from protograph.data.mini_imagenet import NORMALISATION, SIZE
+from protograph._internal.errors import InputError
+from protograph._internal.files import write_atomically
+from protograph.data.augmentation import Augmentation
+from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.store import Normalisation
 from protograph.encoders.encoder import PictureEncoder
 from protograph.encoders.preparation import Preparation
-from protograph.errors import InputError
-from protograph.files import write_atomically
 from protograph.nn.backbones import build_backbone
-from protograph.runs import Run
+from protograph.training.run import Run
 from protograph.variants import find_variant
 
-SHIPPED = Path(__file__).parents[1] / "conv4.safetensors"
+SHIPPED = Path(__file__).with_name("conv4.safetensors")
 COPIES = Augmentation(pad=8, flip=True)  # as the dataset's training pictures
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
+from protograph._internal.errors import unknown
 from protograph.data.store import TRITON
-from protograph.errors import unknown
 from protograph.nn.classify import normalise
 
 
@@ -64,13 +64,13 @@ def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Te
     channels: int = conv.out_channels  # type: ignore[assignment]
     fused = inputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0
     if fused and isinstance(relu, nn.ReLU):
-        from protograph.nn.opening import conv_norm_relu_pool, opens
+        from protograph.kernels.first_block import conv_norm_relu_pool, opens
 
         if opens(conv, inputs):  # type: ignore[arg-type]
             return conv_norm_relu_pool(inputs, conv, norm, parts)  # type: ignore[arg-type]
     outputs: Tensor = conv(inputs)
     if fused:
-        from protograph.nn.fused import norm_relu_pool
+        from protograph.kernels.norm_pool import norm_relu_pool
 
         return norm_relu_pool(outputs, norm, isinstance(relu, nn.ReLU), parts)  # type: ignore[arg-type]
     apart = [norm(part) for part in torch.split(outputs, list(parts))]

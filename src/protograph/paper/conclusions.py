@@ -14,11 +14,11 @@ from typing import Literal
 
 from scipy.special import stdtrit
 
-from protograph.config import RECIPES
-from protograph.evaluation import MEASURES
+from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, SHOTS, Task
 from protograph.paper.ledger import Entry, Score, Scores, scores
 from protograph.paper.published import PAPER_DATASETS, VARIANT_OF, Cell, few_shot_rows, published
+from protograph.training.config import RECIPES
 from protograph.variants import find_variant
 
 BOTH = ("joint_joint", "h_mean")

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from protograph.config import find_recipe
+from protograph._internal.errors import InputError, unknown
 from protograph.data import find_source
-from protograph.errors import InputError, unknown
 from protograph.paper.published import PAPER_DATASETS, TITLES, VARIANT_OF, Cell, gfsl_rows, published
-from protograph.runs import place
+from protograph.training.config import find_recipe
+from protograph.training.run import place
 from protograph.variants import find_variant
 
 SHOTS = (1, 5)

@@ -15,17 +15,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
 
-from protograph.config import RunConfig
+from protograph._internal.errors import InputError
+from protograph._internal.files import UNFINISHED, unfinished, write_json
+from protograph._internal.locks import held
 from protograph.data import DATASETS
-from protograph.errors import InputError
-from protograph.evaluation import MEASURES, Measure, Measures
-from protograph.files import UNFINISHED, unfinished, write_json
-from protograph.locks import held
+from protograph.evaluation.metrics import MEASURES, Measure, Measures
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.trials import Trials, read_trials, trials_path
 from protograph.relations import label_of
-from protograph.runs import Run
+from protograph.training.config import RunConfig
+from protograph.training.run import Run
 from protograph.variants import VARIANTS, find_variant
 
 KEYS = ("dataset", "shots", "variant", "recipe", "seed", "measures")

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Progress
 from protograph.data import find_root, find_source, open_dataset
-from protograph.document import Block, Heading, Paragraph, Picture, plain
-from protograph.errors import InputError
-from protograph.figures import drawn
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, read_ledger, read_notes, scores
 from protograph.paper.plots import figure_cells, fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
 from protograph.paper.published import PAPER_DATASETS
 from protograph.paper.table import STANDING, document
-from protograph.progress import Progress
+from protograph.report.document import Block, Heading, Paragraph, Picture, plain
+from protograph.report.figures import drawn
 
 
 def results_document(results: Path, root: Path | None, progress: Progress) -> list[Block]:

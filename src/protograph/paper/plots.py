@@ -12,16 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from protograph.config import RECIPES
 from protograph.data import Dataset
 from protograph.episodes import sample
-from protograph.evaluation import EVALUATION_SEED, evaluation_spec
-from protograph.figures import COLUMN, similarity_figure
+from protograph.evaluation.metrics import EVALUATION_SEED, evaluation_spec
 from protograph.nn.operators import Context, SideInformation, Softmax
 from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, Task, usual_recipe
 from protograph.paper.ledger import Entry, Scores, scores
 from protograph.paper.published import MODEL_OF, PAPER_DATASETS, Cell, published
 from protograph.relations import checked
+from protograph.report.figures import COLUMN, similarity_figure
+from protograph.training.config import RECIPES
 
 # A colour, a mark and a line for each, so that colour-blind readers tell them apart, and all do in grey.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")

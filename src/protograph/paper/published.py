@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from protograph.evaluation import MEASURES, Measure, Measures
+from protograph.evaluation.metrics import MEASURES, Measure, Measures
 
 PAPER_DATASETS = ("mini-imagenet", "cub")
 VARIANT_OF = {

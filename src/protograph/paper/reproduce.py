@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protograph.config import Recipe, has_use, recipe_for, stage_before
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Progress
 from protograph.data import DATASETS, Dataset, find_root, find_source
-from protograph.errors import InputError
-from protograph.evaluation import Measures
+from protograph.evaluation.metrics import Measures
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, record, table_path
 from protograph.paper.published import published
 from protograph.paper.table import write_table
-from protograph.progress import Progress
-from protograph.runs import place
+from protograph.training.config import Recipe, has_use, recipe_for, stage_before
+from protograph.training.run import place
 from protograph.variants import find_variant
 
 # (commands, done, failed, after), as `cli.jobs.run_each` takes them behind its engine

@@ -5,11 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
-from protograph.config import RECIPES
-from protograph.document import MARKS, Block, Bullets, Details, Grid, Heading, Paragraph, as_markdown, plain
-from protograph.errors import InputError
-from protograph.evaluation import MEASURES, Measure
-from protograph.files import write_atomically
+from protograph._internal.errors import InputError
+from protograph._internal.files import write_atomically
+from protograph.evaluation.metrics import MEASURES, Measure
 from protograph.paper.conclusions import (
     BOTH,
     MISSING,
@@ -36,7 +34,9 @@ from protograph.paper.published import (
     published,
 )
 from protograph.paper.trials import Trials, changes
-from protograph.training import SCALE, weighs_operators
+from protograph.report.document import MARKS, Block, Bullets, Details, Grid, Heading, Paragraph, as_markdown, plain
+from protograph.training.config import RECIPES
+from protograph.training.loop import SCALE, weighs_operators
 from protograph.variants import find_variant
 
 COUNTED = ("h_mean", "joint_joint")  # what a cell is judged by

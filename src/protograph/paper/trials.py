@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from protograph.config import RunConfig, recipe_for
+from protograph._internal.errors import InputError
+from protograph._internal.files import write_atomically
 from protograph.data import find_source
-from protograph.errors import InputError
-from protograph.evaluation import MEASURES, Measure, Measures
-from protograph.files import write_atomically
+from protograph.evaluation.metrics import MEASURES, Measure, Measures
 from protograph.relations import label_of
-from protograph.runs import Run
+from protograph.training.config import RunConfig, recipe_for
+from protograph.training.run import Run
 from protograph.variants import find_variant
 
 OWN_DATA = ("folder", "features")  # datasets of which every user has others

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations.base import cosine, index_of, lacking
 from protograph.relations.tables import finite_rows, read_table, require_file
 

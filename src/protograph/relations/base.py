@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 
 LISTED = 20  # missing classes named in a message
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protograph.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown
 from protograph.relations.attributes import AttributeRelation
 from protograph.relations.base import Relation
 from protograph.relations.embeddings import SentenceRelation

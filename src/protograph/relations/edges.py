@@ -10,7 +10,7 @@ from xml.etree.ElementTree import ParseError
 import torch
 from torch import Tensor
 
-from protograph.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown
 from protograph.relations.base import lacking
 from protograph.relations.tables import read_rows, require_file
 

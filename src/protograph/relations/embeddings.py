@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations.base import cosine, index_of, lacking, plain_words
 from protograph.relations.tables import finite_rows, read_table, require_file
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protograph.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown
 from protograph.relations.attributes import AttributeRelation
 from protograph.relations.base import LackingError, Relation, checked
 from protograph.relations.specs import RelationSpec

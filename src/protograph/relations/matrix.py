@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations.base import checked, index_of, lacking
 from protograph.relations.tables import read_arrays, read_numbers, read_rows, require_file
 

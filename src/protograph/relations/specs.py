@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protograph.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown
 from protograph.relations.attributes import AttributeRelation
 from protograph.relations.base import Relation
 from protograph.relations.edges import EdgeRelation, Measure

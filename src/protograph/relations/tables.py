@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 
 
 def require_file(path: Path, wanted: str) -> None:

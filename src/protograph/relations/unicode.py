@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 
 Trait = Literal["base", "accent", "case", "script"]
 

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from protograph.errors import InputError
+from protograph._internal.errors import InputError
 from protograph.relations.base import lacking, plain_words
 
 SYSTEM = (Path("/usr/share/wordnet"), Path("/usr/local/WordNet-3.0/dict"))  # Debian's place, and WordNet's own

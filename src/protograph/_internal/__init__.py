@@ -1,0 +1,1 @@
+"""Support code for the package itself: no part of the public interface."""

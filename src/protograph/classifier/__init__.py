@@ -1,0 +1,1 @@
+"""The classifier that users keep."""

@@ -1,0 +1,175 @@
+"""A classifier in one file: safetensors, with JSON in the metadata and a checksum over all of it. No pickle.
+
+format, version, protograph    what it is, by which layout, written by whom
+classifier                     JSON: classes, variant, parameters, relations, threshold, bias, encoder
+digest                         of that JSON and of all tensors
+
+model.*                        learned prototypes, operators, graph block, temperature
+prototypes                     [V, D] as they are compared with
+support                        [n, D] examples of all added classes, one after another
+relation.I.*                   similarities of the classes, and small tables of the source
+encoder.*                      weights of the encoder, where they go along
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protograph._internal.errors import InputError
+from protograph._internal.files import followed, unfinished, write_atomically
+from protograph._internal.locks import held
+from protograph._internal.sealed import metadata, seal, unseal
+from protograph._version import __version__
+from protograph.classifier.inputs import Encoder, KeptEncoder
+from protograph.classifier.joint_space import JointSpace
+from protograph.nn.backbones import Centred
+from protograph.relations.described import describe, restore
+from protograph.variants import OPERATORS, Op, Variant, build
+
+FORMAT, VERSION = "protograph-classifier", 1
+WAIT = 60.0  # seconds that a change waits for another process's
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a model file holds: the joint label space, the encoder, and plain JSON values."""
+
+    space: JointSpace
+    encoder: Encoder | None
+    values: dict[str, Any]
+
+
+def write_model(path: Path, contents: Contents) -> None:
+    """Replace the file; readers see the old one or the new one."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file, such as {path / 'classes.pg'}")
+    write_atomically(path, pack(contents))
+
+
+def read_model(path: Path) -> Contents:
+    """What a file holds; any other file is refused with the reason."""
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"there is no model file at {path}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder, not a model file") from error
+    return unpack(content, path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep every other process from changing a model file; what a killed one left beside it is removed."""
+    if not path.parent.is_dir():
+        raise InputError(f"there is no model file at {path}")
+    file = followed(path)  # the same lock by whatever link it is reached
+    with held(file.with_name(f".{file.name}.lock"), path, "wait for it, then run the same command again", WAIT):
+        for left in unfinished(file):
+            left.unlink(missing_ok=True)
+        yield
+
+
+def pack(contents: Contents) -> bytes:
+    """The bytes of a model file."""
+    space, encoder = contents.space, contents.encoder
+    described = [describe(relation) for relation in space.relations.values()]
+    values = {
+        **contents.values,
+        "names": space.names,
+        "examples": [len(examples) for examples in space.support],
+        "features": space.prototypes.shape[1],
+        "variant": asdict(space.variant),
+        "relations": [relation for relation, _ in described],
+        "encoder": None if encoder is None else encoder.description(),
+    }
+    tensors = {f"model.{name}": value for name, value in space.model.state_dict().items()}
+    tensors |= {"prototypes": space.prototypes, "support": torch.cat([space.prototypes[:0], *space.support])}
+    for place, (_, parts) in enumerate(described):
+        tensors |= {f"relation.{place}.{name}": value for name, value in parts.items()}
+    if encoder is not None:
+        tensors |= {f"encoder.{name}": value for name, value in encoder.tensors().items()}
+    return seal(
+        {name: value.clone() for name, value in tensors.items()},  # safetensors refuses tensors that share memory
+        "classifier",
+        json.dumps(values, ensure_ascii=False, default=lambda number: number.item()),  # numpy's own numbers
+        format=FORMAT,
+        version=str(VERSION),
+        protograph=__version__,
+    )
+
+
+def unpack(content: bytes, path: Path) -> Contents:
+    """What `pack` packed."""
+    try:
+        said = metadata(content)
+    except ValueError as error:
+        raise InputError(f"{path} is not a model file ({error}): give one that `fit` made") from error
+    if said.get("format") != FORMAT:
+        raise InputError(f"{path} is a safetensors file, but not a classifier of Protograph's: give one that `fit` made")
+    if said.get("version") != str(VERSION):
+        raise InputError(
+            f"{path} has version {said.get('version')} of the format, written by protograph {said.get('protograph')}; this is "
+            f"{__version__} and reads version {VERSION}: install a newer one"
+        )
+    try:
+        text, tensors = unseal(content, "classifier")
+        values = json.loads(text)
+        strange = sorted({op["kind"] for op in values["variant"]["operators"]} - OPERATORS.keys())
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
+    if strange:
+        raise InputError(f"{path} was made with the operator '{strange[0]}', which is not known here: import what registers it")
+    try:
+        space = _space(values, tensors)
+        encoder = values["encoder"]
+        kept = None if encoder is None else KeptEncoder(encoder, part(tensors, "encoder."), values["features"])
+    except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
+        raise _damaged(path, error) from error
+    return Contents(space, kept, values)
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return InputError(f"{path} is damaged ({reason}): take a copy, or fit again")
+
+
+def _space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:
+    names, counts, features = values["names"], values["examples"], values["features"]
+    variant = variant_from(values["variant"])
+    relations = [restore(one, part(tensors, f"relation.{place}.")) for place, one in enumerate(values["relations"])]
+    prototypes, support = tensors["prototypes"], tensors["support"]
+    for what, tensor, rows in (("prototypes", prototypes, len(names)), ("support", support, sum(counts))):
+        if tensor.shape != (rows, features):
+            raise ValueError(f"{what} are {tuple(tensor.shape)}, not {(rows, features)}")
+    similarities = {relation.label: relation.similarities for relation in relations}
+    if any(len(similarity) != len(names) for similarity in similarities.values()):
+        raise ValueError(f"its relations are not of {len(names)} classes")
+    model = build(variant, Centred(torch.zeros(features)), (features,), len(names) - len(counts), similarities)
+    centred = {f"backbone.{name}": value for name, value in model.backbone.state_dict().items()}  # the first files had none
+    model.load_state_dict(centred | part(tensors, "model."))
+    kept = {relation.label: relation for relation in relations}
+    return JointSpace(model, variant, names, kept, torch.split(support, counts), prototypes)
+
+
+def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Tensors whose names start with `prefix`, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def variant_from(values: Mapping[str, Any]) -> Variant:
+    """A variant from its fields; what JSON made lists are tuples again."""
+    known = {field.name for field in fields(Variant)}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in known
+    }
+    given["operators"] = tuple(
+        Op(op["kind"], None if op["blocks"] is None else tuple(op["blocks"]), op["order"], op["options"])
+        for op in values["operators"]
+    )
+    return Variant(**given)

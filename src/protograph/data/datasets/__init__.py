@@ -1,0 +1,1 @@
+"""One file per dataset or kind of dataset."""

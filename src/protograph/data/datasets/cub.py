@@ -1,0 +1,200 @@
+"""CUB-200-2011: 11,788 pictures of 200 bird species with 312 attributes each, with the split of Morgado & Vasconcelos.
+
+150 classes are seen and 50 novel in that split; 20 of the 150 serve as novel classes for validation here. The seen classes hold
+out the pictures of the split's testRecg list (24.9 %) for test and 10 % of each class for validation; `cub-stratified` takes
+25 % of each class for test instead. The lists are in cub.json, pictures by their numbers in images.txt.
+
+Its side information are the attributes. Where a folder `relations` lies beside the pictures, the word vectors and the tree of
+kinds in it can be named, too: `words` (cub-word2vec-500d.txt) and `tree` (cub-wordnet-hierarchy.txt).
+"""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Progress
+from protograph.data.augmentation import Augmentation
+from protograph.data.dataset import Dataset, assemble, without_bad
+from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
+from protograph.data.reading import read_pictures, unpacked
+from protograph.data.splits import Rows, Split, drawn, split_seen
+from protograph.relations import AttributeRelation, EdgeRelation, EmbeddingRelation, Relation
+
+NOVEL_VALIDATION = 20  # of the 150 classes
+VALIDATION = 0.10  # of a seen class's pictures
+STRATIFIED_TEST = 0.25
+
+
+def open_cub(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
+    """CUB with the paper's cited lists."""
+    return _open("cub", root, progress, skip_bad, stratified=False)
+
+
+def open_cub_stratified(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
+    """CUB with a quarter of every seen class held out for test."""
+    return _open("cub-stratified", root, progress, skip_bad, stratified=True)
+
+
+def verdict(dataset: Dataset) -> str:
+    """One sentence whether these are the pictures and classes of the paper."""
+    if dataset.pictures is None or len(dataset.pictures.names) != 11_788 or len(dataset.classes) != 200:
+        return "This is not the paper's dataset: CUB-200-2011 has 11,788 pictures of 200 classes."
+    small = dataset.pictures.sizes.min(axis=1).max() < 100
+    which = "a smaller copy of the pictures" if small else "the pictures"
+    if dataset.name != "cub":
+        return f"This is {which} the paper used, with a quarter of every seen class held out instead of the cited lists."
+    return (
+        f"This is {which} and the split the paper used; which 20 classes validate and which pictures of seen classes do is not "
+        "published: they are drawn here once and stored."
+    )
+
+
+def lists() -> dict[str, list[int]]:
+    """The stored lists: class numbers `novel_test`, `novel_validation`; picture numbers `seen_test`, `seen_validation`."""
+    found: dict[str, list[int]] = json.loads(files("protograph.data.datasets").joinpath("cub.json").read_text(encoding="utf-8"))
+    return found
+
+
+def draw_lists(classes: dict[int, str], pictures: dict[int, list[int]], cited: dict[str, list[int]]) -> dict[str, list[int]]:
+    """How the stored lists came about.
+
+    classes: class number -> name; pictures: class number -> picture numbers; cited: `novel_test` classes and `seen_test`
+    pictures of the split as published.
+    """
+    able = [number for number in classes if number not in cited["novel_test"]]
+    novel_validation = drawn(able, NOVEL_VALIDATION, 0, "cub", "novel_validation")
+    held = set(cited["seen_test"])
+    seen_validation = []
+    for number in able:
+        if number not in novel_validation:
+            rest = [picture for picture in pictures[number] if picture not in held]
+            count = round(VALIDATION * len(pictures[number]))
+            seen_validation += drawn(rest, count, 0, classes[number], "validation")
+    return {**cited, "novel_validation": novel_validation, "seen_validation": seen_validation}
+
+
+def _open(name: str, root: Path, progress: Progress, skip_bad: bool, stratified: bool) -> Dataset:
+    folder = _find(root, progress)
+    numbered, named, labelled = (_table(folder / f"{table}.txt") for table in ("images", "classes", "image_class_labels"))
+    if set(numbered) != set(labelled):
+        raise InputError(f"{folder}: images.txt and image_class_labels.txt number different pictures: unpack it again")
+    if odd := set(labelled.values()) - set(named):
+        raise InputError(f"{folder}: classes.txt lacks class {min(odd)} of image_class_labels.txt: unpack it again")
+    classes = {int(number): own for number, own in named.items()}
+    labels = {int(picture): int(number) for picture, number in labelled.items()}
+    names = {int(picture): file for picture, file in numbered.items()}
+    pictures = read_pictures(folder / "images", list(names.values()), SIZE, NORMALISATION, progress)
+    row_of = {picture: row for row, picture in enumerate(names)}
+    members: dict[int, list[int]] = {number: [] for number in classes}
+    for picture, number in labels.items():
+        members[number].append(picture)
+    split = _split(classes, members, row_of, stratified)
+    return assemble(
+        name,
+        without_bad(split, pictures, skip_bad, progress),
+        pictures,
+        Augmentation(pad=8, flip=True),
+        {"attributes": _attributes(folder, list(classes.values())), **_further(root, list(classes.values()))},
+        {own: own.partition(".")[2].replace("_", " ") for own in classes.values()},
+        default_relations=("attributes",),
+    )
+
+
+def _split(classes: dict[int, str], members: dict[int, list[int]], row_of: dict[int, int], stratified: bool) -> Split:
+    stored = lists()
+    novel_test, novel_validation = set(stored["novel_test"]), set(stored["novel_validation"])
+    test, validation = set(stored["seen_test"]), set(stored["seen_validation"])
+
+    def rows(numbers: set[int]) -> dict[str, list[int]]:
+        return {classes[number]: [row_of[picture] for picture in members[number]] for number in classes if number in numbers}
+
+    def chosen(keep: Any) -> Rows:
+        return {
+            classes[number]: [row_of[picture] for picture in members[number] if keep(picture)]
+            for number in classes
+            if number in seen
+        }
+
+    seen = set(classes) - novel_test - novel_validation
+    parts: tuple[Rows, Rows, Rows]
+    if stratified:
+        parts = split_seen(rows(seen), VALIDATION, STRATIFIED_TEST)
+    else:
+        parts = (
+            chosen(lambda p: p not in test and p not in validation),
+            chosen(validation.__contains__),
+            chosen(test.__contains__),
+        )
+    return Split(*parts, rows(novel_validation), rows(novel_test))
+
+
+def _find(root: Path, progress: Progress) -> Path:
+    for folder in (root, root / "CUB_200_2011"):
+        if (folder / "images.txt").is_file():
+            for needed in ("classes.txt", "image_class_labels.txt", "images"):
+                if not (folder / needed).exists():
+                    raise InputError(f"{folder} lacks {needed}: unpack CUB_200_2011.tgz again")
+            return folder
+    archives = [root] if root.is_file() else sorted((*root.glob("CUB_200_2011*.tgz"), *root.glob("CUB_200_2011*.tar.gz")))
+    if archives:
+        return _find(unpacked(archives[:1], progress), progress)
+    raise InputError(f"no CUB at {root}: give the folder with CUB_200_2011 or CUB_200_2011.tgz in it")
+
+
+def _table(path: Path) -> dict[str, str]:
+    """Lines of a number and a value."""
+    rows = [line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if any(len(row) != 2 or not row[0].isdigit() for row in rows):
+        raise InputError(f"{path} is not a list of numbers with values: unpack CUB_200_2011.tgz again")
+    return {row[0]: row[1].strip() for row in rows}
+
+
+def _attributes(folder: Path, names: list[str]) -> AttributeRelation:
+    path = folder / "attributes" / "class_attribute_labels_continuous.txt"
+    if not path.is_file():
+        raise InputError(f"{folder} lacks attributes/{path.name}: unpack CUB_200_2011.tgz again")
+    return AttributeRelation(_numbers(path), names, source="attributes")
+
+
+def _further(root: Path, names: list[str]) -> dict[str, Relation]:
+    """What the folder `relations` beside the pictures has."""
+    folder = (root.parent if root.is_file() or root.name == "CUB_200_2011" else root) / "relations"
+    words, tree = folder / "cub-word2vec-500d.txt", folder / "cub-wordnet-hierarchy.txt"
+    found: dict[str, Relation] = {}
+    if words.is_file():
+        found["words"] = EmbeddingRelation(_numbers(words), names, source="words")
+    if tree.is_file():
+        found["tree"] = EdgeRelation(_tree(tree), source="tree")
+    return found
+
+
+def _tree(path: Path) -> list[tuple[str, str, float]]:
+    """The edges of a tree of kinds, its leaves called by their classes.
+
+    Of every node there are two lines, its id, words, parent and children; and the classes below it:
+    `n02058221 albatross, mollymawk : n02057731 : 3 : n02058747 ...` and `--- 3 : 001.Black_footed_Albatross ...`.
+    """
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    parents, called = {}, {}
+    try:
+        for node, below in zip(lines[::2], lines[1::2], strict=True):
+            words, parent, children = node.split(" : ")[:3]
+            own = words.split()[0]
+            parents[own] = parent.strip()
+            called[own] = below.split(" : ")[1].strip() if int(children.split()[0]) == 0 else own
+    except (ValueError, IndexError) as error:
+        raise InputError(f"{path} is not a tree of kinds ({error}): copy it again") from error
+    return [(called[own], called[parent], 1.0) for own, parent in parents.items() if parent in called]
+
+
+def _numbers(path: Path) -> Tensor:
+    """A table of numbers, one row per class."""
+    try:
+        return torch.tensor([[float(value) for value in line.split()] for line in path.read_text("utf-8").splitlines()])
+    except ValueError as error:
+        raise InputError(f"{path} is not a table of numbers ({error}): unpack or copy it again") from error

@@ -1,0 +1,185 @@
+"""Features computed elsewhere as a dataset: a file of vectors with labels, used with the identity backbone.
+
+    .npz           arrays `vectors` [P, D], `labels` [P] (names or numbers), optionally `split` [P]
+    .safetensors   tensors `vectors` [P, D], `labels` [P] (numbers); optionally a JSON list `classes` in the metadata
+    .parquet       columns `label`, `vector` (lists of numbers), optionally `split`
+
+`split` is one of train, seen-validation, seen-test, novel-validation, novel-test for every vector; without it classes and
+vectors are divided as `splits.split_freely` states.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from protograph._internal.errors import InputError, unknown
+from protograph._internal.progress import Progress
+from protograph.data.augmentation import Augmentation
+from protograph.data.dataset import Dataset, pools
+from protograph.data.splits import PARTS, Split, check_sizes, split_freely
+from protograph.data.store import FeatureStore
+
+
+def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
+    """The vectors of the file `root`."""
+    vectors, labels, parts = read_features(root)
+    bad = bad_rows(vectors, labels, root, skip_bad, progress)
+    split = _split(labels, parts, bad, root)
+    progress.say(f"{root}: {split.counts().replace('pictures', 'vectors')}")
+    tensor = torch.from_numpy(vectors)
+    used = [[[name, list(rows)] for name, rows in getattr(split, part).items()] for part in PARTS]
+    return Dataset(
+        name="features",
+        classes=split.classes,
+        store=FeatureStore(tensor),
+        **pools(split),
+        augmentation=Augmentation(),
+        relations={},
+        fingerprint=hashlib.sha256(tensor.numpy().tobytes() + json.dumps(used).encode()).hexdigest()[:16],
+    )
+
+
+def read_features(path: Path) -> tuple[NDArray[np.float32], list[str], list[str] | None]:
+    """Vectors [P, D], labels [P] and, where the file says so, the part [P] that each belongs to."""
+    vectors, labels, parts = _read(path)
+    if labels is None:
+        raise InputError(f"{path} is not a file of features (it has no labels): it needs vectors and labels")
+    _check(vectors, labels, parts, path)
+    return _as_float32(vectors), labels, parts
+
+
+def bad_rows(
+    vectors: NDArray[np.float32], labels: Sequence[str] | None, path: Path, skip_bad: bool, progress: Progress
+) -> set[int]:
+    """Rows that hold NaN or infinity, to be left out; a complaint of the first if they may not be."""
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
+    if bad and not skip_bad:
+        of_class = f" (class '{labels[bad[0]]}')" if labels else ""
+        raise InputError(f"vector {bad[0]} of {path}{of_class} holds NaN or infinity: repair it, or go on with --skip-bad")
+    if bad:
+        progress.say(f"left out {len(bad)} of {len(vectors)} vectors with NaN or infinity")
+    return set(bad)
+
+
+def read_vectors(path: Path, skip_bad: bool, progress: Progress) -> tuple[list[int], NDArray[np.float32]]:
+    """Vectors [n, D] alone, with or without labels, and the rows [n] of the file they are in, without bad ones."""
+    vectors, _, _ = _read(path)
+    _check(vectors, None, None, path)
+    vectors = _as_float32(vectors)
+    bad = bad_rows(vectors, None, path, skip_bad, progress)
+    rows = [row for row in range(len(vectors)) if row not in bad]
+    if not rows:
+        raise InputError(f"{path} holds no vectors: give a file that does")
+    return rows, vectors[rows]
+
+
+def _read(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
+    if not path.is_file():
+        raise InputError(f"no file of features at {path}: give a .npz, .safetensors or .parquet with vectors and labels")
+    if path.suffix not in READERS:
+        raise InputError(f"cannot read features from {path}: give a .npz, .safetensors or .parquet file")
+    try:
+        return READERS[path.suffix](path)
+    except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile, zlib.error, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is not a file of features ({error}): it needs vectors and labels") from error
+
+
+def _as_float32(vectors: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found
+        return np.ascontiguousarray(vectors, np.float32)
+
+
+def _check(vectors: NDArray[Any], labels: Sequence[str] | None, parts: Sequence[str] | None, path: Path) -> None:
+    if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
+        raise InputError(f"the vectors of {path} are {vectors.dtype} {vectors.shape}: they must be floats [P, D]")
+    for what, values in (("labels", labels), ("splits", parts)):
+        if values is not None and len(values) != len(vectors):
+            raise InputError(f"{path} has {len(vectors)} vectors and {len(values)} {what}: give one each")
+    for part in parts or ():
+        if part.replace("-", "_") not in PARTS:
+            raise unknown(f"split in {path}", part, [name.replace("_", "-") for name in PARTS])
+
+
+def _split(labels: Sequence[str], parts: Sequence[str] | None, bad: set[int], path: Path) -> Split:
+    if parts is None:
+        members: dict[str, list[int]] = {name: [] for name in sorted(set(labels))}
+        for row, label in enumerate(labels):
+            if row not in bad:
+                members[label].append(row)
+        check_sizes(members, "vectors", str(path))
+        return split_freely(members)
+    grouped: dict[str, dict[str, list[int]]] = {part: {} for part in PARTS}
+    for row, (label, part) in enumerate(zip(labels, parts, strict=True)):
+        if row not in bad:
+            grouped[part.replace("-", "_")].setdefault(label, []).append(row)
+    seen = sorted(grouped["train"])
+    for part in PARTS[1:3]:
+        odd = set(grouped[part]) ^ set(seen)
+        if odd:
+            raise InputError(f"class '{min(odd)}' of {path} is not both in train and {part.replace('_', '-')}: give it to both")
+        grouped[part] = {name: grouped[part][name] for name in seen}
+    grouped["train"] = {name: grouped["train"][name] for name in seen}
+    for part in PARTS[3:]:
+        both = set(grouped[part]) & set(seen)
+        if both:
+            raise InputError(f"class '{min(both)}' of {path} is both seen and novel: give it to one part")
+    both = set(grouped["novel_validation"]) & set(grouped["novel_test"])
+    if both:
+        raise InputError(f"class '{min(both)}' of {path} is novel for validation and for test: give it to one part")
+    return Split(**grouped)
+
+
+def _texts(values: Any) -> list[str]:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"labels or splits of the shape {array.shape} instead of one for each vector")
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in array.tolist()]
+
+
+def _read_npz(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        labels, parts = (_texts(arrays[name]) if name in arrays else None for name in ("labels", "split"))
+        return arrays["vectors"], labels, parts
+
+
+def _read_safetensors(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
+    with safe_open(path, framework="pt") as file:
+        vectors = file.get_tensor("vectors").float().numpy()
+        if "labels" not in file.keys():  # noqa: SIM118 - it is no mapping
+            return vectors, None, None
+        labels = file.get_tensor("labels").tolist()
+        metadata = file.metadata() or {}
+    if "classes" not in metadata:
+        return vectors, _texts(labels), None
+    names = json.loads(metadata["classes"])
+    if labels and not 0 <= min(labels) <= max(labels) < len(names):
+        raise InputError(f"{path} names {len(names)} classes, but has the label {max(labels)}: name all of them")
+    return vectors, [str(names[label]) for label in labels], None
+
+
+def _read_parquet(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError as error:
+        raise InputError('reading .parquet files needs pyarrow: pip install "protograph[parquet]"') from error
+    try:
+        table = read_table(path).to_pydict()
+    except ArrowException as error:
+        raise InputError(f"{path} is not a readable parquet file ({error})") from error
+    labels, parts = (_texts(table[name]) if name in table else None for name in ("label", "split"))
+    return np.array(table["vector"], np.float32), labels, parts
+
+
+READERS = {".npz": _read_npz, ".safetensors": _read_safetensors, ".parquet": _read_parquet}

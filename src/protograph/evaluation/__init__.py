@@ -1,0 +1,1 @@
+"""Measures, calibration, and what a model confuses."""

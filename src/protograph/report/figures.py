@@ -1,0 +1,326 @@
+"""Pictures of a run: learning curves, one test episode, the operator of that episode; and of similarities."""
+
+import io
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from protograph._internal.files import write_atomically
+from protograph.data import Dataset, ImageStore
+from protograph.episodes import Episodes, sample
+from protograph.evaluation.metrics import EVALUATION_SEED, evaluation_spec, extract
+from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.operators import Context, Operator
+from protograph.training.config import RunConfig
+from protograph.training.run import Run
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers, and in grey
+RIGHT, WRONG = "#009e73", "#d55e00"
+COLUMN = 3.3  # inches of a column of text
+SMALL = 7  # points, the least that can be read
+
+
+Histories = Mapping[str, list[dict[str, Any]]]  # by run: what is known of each of its epochs
+
+
+def draw_curves(histories: Histories, path: Path) -> None:
+    """Training loss and validation H-Mean by epoch, one line per run."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    _draw_loss(left, histories)
+    _draw_validation(right, histories)
+    save(figure, path)
+
+
+def curves(histories: Histories) -> list[Figure]:
+    """The same as two figures, for pages that may be too narrow to have them side by side."""
+    figures = []
+    for draw in (_draw_loss, _draw_validation):
+        figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
+        draw(axes, histories)
+        figures.append(figure)
+    return figures
+
+
+def _draw_loss(axes: Axes, histories: Histories) -> None:
+    for (name, history), colour in zip(histories.items(), COLOURS * len(histories), strict=False):
+        losses = [epoch["loss"] for epoch in history]
+        axes.plot([epoch["epoch"] for epoch in history], losses, color=colour, marker="o", markersize=3, label=name)
+    _finish_curve(axes, "training loss")
+
+
+def _draw_validation(axes: Axes, histories: Histories) -> None:
+    for (name, history), colour in zip(histories.items(), COLOURS * len(histories), strict=False):
+        epochs = [epoch["epoch"] for epoch in history]
+        means, spread = (np.array([epoch["validation"]["h_mean"][key] for epoch in history]) for key in ("mean", "ci95"))
+        axes.plot(epochs, means, color=colour, marker="o", markersize=3, label=name)
+        axes.fill_between(epochs, means - spread, means + spread, color=colour, alpha=0.2, linewidth=0)
+    _finish_curve(axes, "validation H-Mean [%]")
+    axes.legend(frameon=False)
+
+
+def _finish_curve(axes: Axes, label: str) -> None:
+    axes.set(xlabel="epoch", ylabel=label)
+    axes.grid(alpha=0.3)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+
+
+@torch.inference_mode()
+def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, queries: int = 6) -> None:
+    """One test episode: the examples of each novel class, and queries with the answers they got in the joint label space."""
+    episode, context = _test_episode(model, dataset, config)
+    features = extract(model, dataset.store, episode.queries[0])
+    logits = model.classifier(features[None], model.joint_prototypes(context))
+    answers, targets = logits[0].argmax(-1), episode.targets[0]
+    rows = list(range(episode.seen, episode.classes.shape[1]))
+    per_class = len(targets) // 2 // len(rows)
+    queries = min(queries, per_class)
+    seen_queries = torch.arange(len(rows) * queries).view(len(rows), queries)
+    shots = episode.support.shape[2]
+    columns = shots + 2 * queries + 2  # a gap before each group of queries
+    width, height = (0.95, 1.6) if _wordy(dataset) else (0.62, 0.92)  # of a picture with its title
+    figure, grid = plt.subplots(
+        len(rows), columns, squeeze=False, figsize=(width * columns, height * len(rows) + 0.7), layout="constrained"
+    )
+    for axes in grid.flat:
+        axes.axis("off")
+    for line, row in enumerate(rows):
+        first = len(targets) // 2 + line * per_class
+        for shot in range(shots):
+            _show(grid[line, shot], dataset, int(episode.support[0, line, shot]), _name(dataset, episode, row), "black")
+        novel = range(first, first + queries)
+        for group, chosen in enumerate((novel, seen_queries[line].tolist())):
+            for place, query in enumerate(chosen):
+                right = bool(answers[query] == targets[query])
+                truth, answer = _name(dataset, episode, int(targets[query])), _name(dataset, episode, int(answers[query]))
+                axes = grid[line, shots + 1 + group * (queries + 1) + place]
+                _show(
+                    axes,
+                    dataset,
+                    int(episode.queries[0, query]),
+                    truth if right else f"{truth}{chr(10) if _wordy(dataset) else ''}→{answer}",
+                    RIGHT if right else WRONG,
+                )
+    right_share = (answers == targets).float().mean()
+    figure.suptitle(
+        f"{config.variant}, {config.shots}-shot, one test episode among {len(episode.classes[0])} classes: "
+        f"examples of the novel classes | queries of them | queries of seen classes\ngreen: right, orange: true→answered "
+        f"({100 * right_share:.0f} % of all {len(targets)} right)",
+        fontsize=8,
+    )
+    save(figure, path)
+
+
+@torch.inference_mode()
+def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, strongest: int = 10) -> None:
+    """The learned operator of one test episode: the whole matrix, and what the novel classes take from which classes.
+
+    One row for each operator between classes; no picture where the variant has none.
+    """
+    episode, context = _test_episode(model, dataset, config)
+    classes = episode.classes.shape[1]
+    related: dict[str, Tensor] = {}
+    for operator in model.operators:
+        assert isinstance(operator, Operator)
+        first, *others = operator.labels
+        label = first.rpartition("-")[0] if others else first  # split into blocks, it has a label for each
+        if not label.startswith("identity"):
+            parts = [weights.dense(classes).reshape(-1, classes, classes)[0] for weights in operator.weights(context)]
+            related[label] = torch.stack(parts).sum(0)
+    if not related:
+        return
+    figure, grid = plt.subplots(
+        len(related), 2, figsize=(11, 4.6 * len(related)), layout="constrained", width_ratios=(1, 1.15), squeeze=False
+    )
+    for (left, right), (label, matrix) in zip(grid, related.items(), strict=True):
+        _draw_matrix(left, matrix, episode.seen, f"operator '{label}', similar classes side by side (large values clipped)")
+        _draw_strongest(right, matrix, episode, dataset, strongest)
+    save(figure, path)
+
+
+def _draw_matrix(axes: Axes, matrix: Tensor, seen: int, title: str) -> None:
+    """An operator with the lines between seen and novel classes."""
+    classes = len(matrix)
+    order = side_by_side(matrix, seen)
+    ordered = matrix[order][:, order]
+    off_diagonal = ordered[~torch.eye(classes, dtype=torch.bool)]
+    highest = float(off_diagonal.quantile(0.995))
+    image = axes.imshow(ordered.numpy(), cmap="viridis", vmin=0, vmax=highest, interpolation="nearest")
+    axes.axhline(seen - 0.5, color="white", linewidth=0.8)
+    axes.axvline(seen - 0.5, color="white", linewidth=0.8)
+    middle, end = seen / 2, seen + (classes - seen) / 2
+    axes.set_xticks([middle, end], [f"{seen} seen", "novel"])
+    axes.set_yticks([middle, end], ["seen", "novel"], rotation=90, va="center")
+    axes.set_title(title, fontsize=9)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, extend="max")
+
+
+def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Dataset, strongest: int) -> None:
+    novel = matrix[episode.seen :]
+    count = min(strongest, matrix.shape[1])
+    values, columns = novel.topk(count, dim=1)
+    axes.imshow(values.numpy(), cmap="viridis", vmin=0, aspect="auto")
+    for row in range(len(novel)):
+        for place in range(count):
+            dark = values[row, place] > 0.6 * values.max()
+            text = f"{_name(dataset, episode, int(columns[row, place]))}\n{100 * values[row, place]:.0f} %"
+            size = 4.5 if _wordy(dataset) else 8
+            axes.text(place, row, text, ha="center", va="center", fontsize=size, color="black" if dark else "white")
+    names = [_name(dataset, episode, episode.seen + row) for row in range(len(novel))]
+    axes.set_yticks(range(len(novel)), names, fontsize=8 if _wordy(dataset) else 12)
+    axes.set_xticks([])
+    axes.set_title(f"what each novel class takes from its {count} strongest relations", fontsize=9)
+
+
+def draw_similarities(similarities: Tensor, names: Sequence[str], seen: int, path: Path, title: str) -> None:
+    """Draw `similarity_figure` into a file."""
+    save(similarity_figure(similarities, names, seen, title), path)
+
+
+def similarity_figure(
+    similarities: Tensor,
+    names: Sequence[str],
+    seen: int,
+    title: str,
+    label: str = "similarity",
+    column: bool = False,
+) -> Figure:
+    """A similarity matrix [V, V] by class, the S seen classes first, similar ones side by side in each part.
+
+    Colours end where 99.5 % of the values off the diagonal lie below; an arrow at their bar stands for what is above. Names
+    stand at the rows where there is room for them. With `column` it fits into a column of text, where the novel classes have,
+    fanned out, and some of the seen ones.
+    """
+    matrix = similarities.to_dense()
+    classes = len(names)
+    order = side_by_side(matrix, seen)
+    off_diagonal = matrix[~torch.eye(classes, dtype=torch.bool)]
+    low, high = (float(off_diagonal.quantile(share)) for share in (0.0, 0.995)) if classes > 1 else (0.0, 1.0)
+    named = classes <= 140  # beyond that a name would be too small to read
+    size = max(0.13 * classes, 4.5) if named else 8
+    small = SMALL if column else None
+    figure, axes = plt.subplots(figsize=(COLUMN, 2.65) if column else (size + 2, size), layout="compressed")
+    shown = matrix[order][:, order].numpy()
+    image = axes.imshow(shown, cmap="viridis", vmin=low, vmax=max(high, low + 1e-6), interpolation="nearest")
+    parts = [(start, stop, part) for start, stop, part in ((0, seen, "seen"), (seen, classes, "novel")) if stop > start]
+    middles = [(start + stop - 1) / 2 for start, stop, _ in parts]
+    labels = [f"{stop - start} {part}" for start, stop, part in parts] if len(parts) > 1 else [f"{classes} classes"]
+    if len(parts) > 1:
+        axes.axhline(seen - 0.5, color="white", linewidth=1)
+        axes.axvline(seen - 0.5, color="white", linewidth=1)
+    axes.set_xticks(middles, labels, fontsize=small)
+    if column:
+        _name_some(axes, [names[int(place)] for place in order], seen)
+    elif named:
+        axes.set_yticks(range(classes), [names[int(place)] for place in order], fontsize=min(60 * size / classes, 9))
+    else:
+        axes.set_yticks(middles, labels, rotation=90, va="center")
+    axes.tick_params(length=2 if column else 0)
+    axes.set_title(title, fontsize=8 if column else 9)
+    where = {"location": "bottom", "aspect": 30} if column else {"location": "right"}
+    clipped = shown.max() > image.get_clim()[1]
+    bar = figure.colorbar(image, ax=axes, shrink=0.9 if column else 0.8, extend="max" if clipped else "neither", **where)
+    bar.set_label(f"{label}, large ones clipped" if clipped else label, fontsize=small)
+    bar.ax.tick_params(labelsize=small)
+    return figure
+
+
+def _name_some(axes: Axes, names: Sequence[str], seen: int) -> None:
+    """Names at the rows of a matrix in a column of text: the novel classes', fanned out, and above them some seen ones'."""
+    classes = len(names)
+    step = classes / 15  # rows to a line of letters
+    novel = range(seen, classes, max(1, math.ceil((classes - seen) / 7)))
+    heights = [(seen + classes - 1) / 2 + step * (line - (len(novel) - 1) / 2) for line in range(len(novel))]
+    rows = [row for row in range(0, seen, math.ceil(step)) if row <= min(heights, default=classes) - step]
+    axes.set_yticks(rows, [names[row] for row in rows], fontsize=SMALL)
+    axes.tick_params(axis="y", pad=6)
+    line = {"arrowstyle": "-", "linewidth": 0.5, "relpos": (1, 0.5), "patchA": None, "shrinkA": 1, "shrinkB": 0}
+    looks: dict[str, Any] = {"arrowprops": line, "annotation_clip": False, "ha": "right", "va": "center", "fontsize": SMALL}
+    for row, height in zip(novel, heights, strict=True):
+        axes.annotate(names[row], (-0.5, row), (-8, height), textcoords=("offset points", "data"), **looks)
+
+
+def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, run: Run) -> None:
+    """All pictures of a finished run, into its folder."""
+    draw_curves({run.config.variant: run.history}, run.folder / "curves.png")
+    draw_operator(model, dataset, run.config, run.folder / "operator.png")
+    if isinstance(dataset.store, ImageStore):
+        draw_episode(model, dataset, run.config, run.folder / "episode.png")  # last: where it is, all are
+
+
+def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig) -> tuple[Episodes, Context]:
+    """The first test episode and what the model's operators see of it. Model and pictures are on the CPU."""
+    spec = evaluation_spec(dataset, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
+    episode = sample(spec, EVALUATION_SEED, 0)
+    support = extract(model, dataset.store, episode.support.flatten()).view(*episode.support.shape, -1)
+    return episode, model.context(support, episode.mask, episode.classes, episode.seen)
+
+
+def side_by_side(matrix: Tensor, seen: int) -> Tensor:
+    """An order [V] that puts similar classes next to each other, among the S seen ones and, behind them, the novel ones."""
+    symmetric = (matrix + matrix.T).double().numpy() / 2
+    parts = [_clustered(symmetric[start:stop, start:stop]) for start, stop in ((0, seen), (seen, len(matrix)))]
+    return torch.tensor([*parts[0], *(seen + place for place in parts[1])], dtype=torch.long)
+
+
+def _clustered(similarity: NDArray[np.float64]) -> list[int]:
+    """Groups are joined two by two, always those with the greatest mean similarity, and turned so that like ends meet."""
+    mean, groups = similarity.copy(), [[place] for place in range(len(similarity))]
+    np.fill_diagonal(mean, -np.inf)
+    for _ in range(len(groups) - 1):
+        one, other = sorted(divmod(int(mean.argmax()), len(mean)))
+        left, right = groups[one], groups[other]
+        turned = [(a, b) for a in (left, left[::-1]) for b in (right, right[::-1])]
+        first, second = max(turned, key=lambda pair: similarity[pair[0][-1], pair[1][0]])
+        row = (len(left) * mean[one] + len(right) * mean[other]) / (len(left) + len(right))
+        groups[one] = first + second
+        mean[one], mean[:, one] = row, row
+        mean[other], mean[:, other], mean[one, one] = -np.inf, -np.inf, -np.inf
+    return groups[0] if groups else []
+
+
+def _show(axes: Axes, dataset: Dataset, picture: int, title: str, colour: str) -> None:
+    assert isinstance(dataset.store, ImageStore)
+    pixels = dataset.store.pixels[picture]
+    shown = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
+    axes.imshow(shown.numpy(), cmap="gray", vmin=0, vmax=255)
+    axes.set_title(title, fontsize=6 if _wordy(dataset) else 8, color=colour, pad=2)
+
+
+def _wordy(dataset: Dataset) -> bool:
+    """Whether class names are too long to stand side by side in one line."""
+    return max(len(dataset.title(class_id)) for class_id in range(len(dataset.classes))) > 3
+
+
+def _name(dataset: Dataset, episode: Episodes, row: int) -> str:
+    """A class of the episode, its words below one another where they are many."""
+    return textwrap.fill(dataset.title(int(episode.classes[0, row])), 13)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as its path's suffix says; without one, as both .png and .pdf."""
+    for suffix in [path.suffix] if path.suffix else [".png", ".pdf"]:
+        write_atomically(path.with_name(path.name.removesuffix(suffix) + suffix), drawn(figure, suffix.removeprefix(".")))
+
+
+def drawn(figure: Figure, kind: str) -> bytes:
+    """A figure as a file of that kind, the same whenever it is drawn."""
+    plt.close(figure)  # matplotlib keeps open ones
+    content = io.BytesIO()
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    with matplotlib.rc_context({"svg.hashsalt": "protograph", "pdf.fonttype": 42}):
+        figure.savefig(content, format=kind, dpi=300 if figure.get_figwidth() <= COLUMN else 150, metadata=dates.get(kind))
+    return content.getvalue()

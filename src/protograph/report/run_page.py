@@ -1,0 +1,142 @@
+"""A page on a run: how it was made, what it measures, how it learned, what it takes for what, and what relations do in it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from protograph.data import Dataset
+from protograph.evaluation.confusions import Answers, strongest
+from protograph.evaluation.metrics import MEASURES
+from protograph.report.document import Block, Grid, Heading, Paragraph, Picture, plain
+from protograph.report.figures import curves, drawn
+from protograph.training.config import RunConfig
+from protograph.training.run import Run
+
+CONFUSED, RELATED, NEIGHBOURS = 15, 12, 4  # rows of the tables, and related classes in a row
+
+
+def run_document(run: Run, measured: Mapping[str, Any], dataset: Dataset, answers: Answers, related: list[str]) -> list[Block]:
+    """All of it.
+
+    measured: what measures.json says
+    related:  the labels of the operators that relate a class to others; none where the variant has none
+    """
+    config = run.config
+    blocks: list[Block] = [
+        Heading(1, f"{config.variant} on {plain(config.dataset)}, {config.shots}-shot"),
+        Paragraph(
+            f"Trained by the `{plain(config.recipe.name)}` recipe from seed {config.seed}; the weights are those of epoch "
+            f"{measured['epoch']}, the best on validation classes. Accuracies in per cent with their 95 % intervals over 600 "
+            f"test episodes of {dataset.seen} seen and {config.recipe.ways} novel classes."
+        ),
+        Heading(2, "Measures"),
+        _measures(measured),
+        Heading(2, "Learning"),
+        *_curves(run),
+        Heading(2, "Seen and novel"),
+        *_sides(answers),
+        Heading(2, "Most confused"),
+        _confused(answers, dataset),
+        Heading(2, "Relations behind the answers"),
+        *(_relations(answers, dataset, related) if related else [Paragraph("This variant relates no class to another.")]),
+        Heading(2, "Configuration"),
+        _configuration(config, measured),
+    ]
+    return blocks
+
+
+def _measures(measured: Mapping[str, Any]) -> Grid:
+    rows = {f"best epoch ({measured['epoch']})": measured["measures"]}
+    if last := measured.get("last_epoch"):
+        rows[f"last epoch ({last['epoch']})"] = last["measures"]
+    texts = [(name, *(f"{own[key]['mean']:.2f} ± {own[key]['ci95']:.2f}" for key in MEASURES)) for name, own in rows.items()]
+    return Grid.of(("", *MEASURES.values()), texts)
+
+
+def _curves(run: Run) -> list[Block]:
+    history = run.history
+    if not history:
+        return [Paragraph("Nothing was trained.")]
+    captions = "Training loss by epoch.", "H-Mean in validation episodes by epoch, with its 95 % interval."
+    figures = curves({run.config.variant: history})
+    return [Picture(drawn(figure, "svg"), "svg+xml", text) for figure, text in zip(figures, captions, strict=True)]
+
+
+def _sides(answers: Answers) -> list[Block]:
+    rows = []
+    for label, seen in (("seen", True), ("novel", False)):
+        total = sum(answers.sides[seen, answer] for answer in (True, False))
+        parts = [answers.sides[seen, True], answers.sides[seen, False], answers.right[seen]]
+        rows.append((f"{label} ({total:,})", *(_percent(part, total) for part in parts)))
+    text = f"What queries of seen and of novel classes were answered as, in {answers.episodes} test episodes."
+    return [Paragraph(text), Grid.of(("queries", "as seen", "as novel", "right"), rows)]
+
+
+def _confused(answers: Answers, dataset: Dataset) -> Grid:
+    of_class = {true: sum(n for (one, _), n in answers.pairs.items() if one == true) for true, _ in answers.pairs}
+    rows = [
+        (_named(dataset, true), _named(dataset, answer), f"{times:,}", _percent(times, of_class[true]))
+        for (true, answer), times in answers.confused(CONFUSED)
+    ]
+    return Grid.of(("queries of", "answered as", "times", "of its queries"), rows, 2)
+
+
+def _relations(answers: Answers, dataset: Dataset, related: list[str]) -> list[Block]:
+    blocks: list[Block] = [
+        Paragraph(
+            "Of the commonest answers to queries of novel classes: from which classes the prototype that won took most and, "
+            "beside wrong answers, that of the true class. A share is that of a class in the lengths of all that a prototype "
+            f"adds up, by {', '.join(map(plain, related))} and, where a variant has them, the auxiliary operators; the mean "
+            "over these queries."
+        )
+    ]
+
+    def took(shares: Tensor, own: int) -> str:
+        others = strongest(shares, own, NEIGHBOURS)
+        named = [("itself", float(shares[own])), *((plain(dataset.title(place)), share) for place, share in others)]
+        return ", ".join(f"{name} {100 * share:.1f}\u00a0%" for name, share in named)
+
+    right = [
+        (_named(dataset, pair[0]), f"{answers.pairs[pair]:,}", took(answers.winner(pair), pair[1]))
+        for pair in answers.commonest(True, RELATED)
+    ]
+    wrong = [
+        (
+            *(_named(dataset, one) for one in pair),
+            f"{answers.pairs[pair]:,}",
+            took(answers.winner(pair), pair[1]),
+            took(answers.loser(pair), pair[0]),
+        )
+        for pair in answers.commonest(False, RELATED)
+    ]
+    for title, head, rows in (
+        ("Right answers", ("novel class", "times", "took from"), right),
+        ("Wrong answers", ("novel class", "answered as", "times", "the answer took from", "the true class took from"), wrong),
+    ):
+        sides = tuple(text == "times" for text in head)
+        blocks += [Heading(3, title), Grid(head, tuple(rows), sides) if rows else Paragraph("None.")]
+    return blocks
+
+
+def _configuration(config: RunConfig, measured: Mapping[str, Any]) -> Grid:
+    values = {name: value for name, value in config.to_dict().items() if name not in ("recipe", "plugins")}
+    recipe = {f"recipe: {name}": value for name, value in config.to_dict()["recipe"].items()}
+    times = {name.replace("_", " "): f"{measured[name]:g}" for name in ("training_seconds",) if name in measured}
+    rows = [(name.replace("_", " "), _value(value)) for name, value in {**values, **recipe, **times}.items()]
+    return Grid.of(("setting", "value"), rows, 2)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_value, value)) if any(map(str, value)) else "none"
+    return plain(str(value)) or "none"
+
+
+def _named(dataset: Dataset, class_id: int) -> str:
+    novel = "" if class_id < dataset.seen else " (novel)"
+    return f"{plain(dataset.title(class_id))}{novel}"
+
+
+def _percent(part: int, total: int) -> str:
+    return f"{100 * part / max(total, 1):.1f} %"

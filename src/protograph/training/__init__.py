@@ -1,0 +1,1 @@
+"""Recipes, configuration, the training loop and run folders."""

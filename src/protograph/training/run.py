@@ -1,0 +1,179 @@
+"""The folder one training leaves behind.
+
+    config.json              the configuration as it was resolved
+    environment.json         versions and machine
+    epochs.jsonl             one line per epoch
+    checkpoint.safetensors   last weights, best weights, optimiser, progress: all that a resume needs
+    measures.json            the final measures, written last
+
+Each file is whole or absent. The checkpoint is the one source of truth: a killed run goes on from it.
+"""
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protograph._internal.errors import InputError
+from protograph._internal.files import unfinished, write_atomically, write_json
+from protograph._internal.sealed import seal, tensors_digest, unseal
+from protograph._version import __version__
+from protograph.training.config import RunConfig, differences
+
+
+def place(dataset: str, shots: int | None, variant: str, recipe: str, seed: int, relations: Sequence[str] = ()) -> Path:
+    """Where a run belongs in a folder of many: DATASET/K-shot/VARIANT/RECIPE-SEED; one that serves every K has none.
+
+    With other relations than the dataset's own, by their labels, there is a folder of these below the variant's.
+    """
+    k, others = [] if shots is None else [f"{shots}-shot"], ["-and-".join(relations)] if relations else []
+    return Path(dataset, *k, variant, *others, f"{recipe}-{seed}")
+
+
+@dataclass
+class Checkpoint:
+    """Where a training stands: tensors by name, and plain values."""
+
+    tensors: dict[str, Tensor]
+    step: int = 0
+    best_epoch: int = 0
+    best_score: float = -1.0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """Tensors whose names start with `prefix`, without it."""
+        return {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
+
+
+class Run:
+    """A run folder, opened for training or reading."""
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        self.folder, self.config = folder, config
+
+    @classmethod
+    def claim(cls, folder: Path, config: RunConfig) -> "Run":
+        """The folder for this configuration: new, or one that the same configuration began."""
+        found = cls.find(folder, config)
+        if found is not None:
+            for left in unfinished(folder / "checkpoint.safetensors"):  # by a run that was killed while saving
+                left.unlink(missing_ok=True)
+            return found
+        write_json(folder / "environment.json", environment())
+        write_json(folder / "config.json", config.to_dict())
+        return cls(folder, config)
+
+    @classmethod
+    def find(cls, folder: Path, config: RunConfig, option: str = "--out") -> "Run | None":
+        """The run that this configuration began in a folder, None where it may begin one; any other folder is refused.
+
+        A start that the configuration does not yet know is no difference. `option` is where the user named the folder.
+        """
+        if (folder / "config.json").exists():
+            found = cls.open(folder)
+            if different := differences(replace(config, start=config.start or found.config.start), found.config):
+                raise InputError(
+                    f"{folder} was made with another configuration ({'; '.join(different)}): choose another {option}, "
+                    "or remove the folder"
+                )
+            return found
+        if folder.exists() and (not folder.is_dir() or _foreign(folder)):
+            raise InputError(f"{folder} exists and is not a run folder: choose another {option}")
+        return None
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """A folder that some training made."""
+        try:
+            return cls(folder, RunConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InputError(f"{folder} is not a run folder: it has no config.json") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{folder / 'config.json'} is damaged ({error}): train again into another --out") from error
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint, then bring epochs.jsonl up to it."""
+        values = {name: value for name, value in vars(checkpoint).items() if name != "tensors"}
+        write_atomically(self.folder / "checkpoint.safetensors", seal(checkpoint.tensors, "progress", json.dumps(values)))
+        self.write_history(checkpoint)
+
+    def write_history(self, checkpoint: Checkpoint) -> None:
+        """Bring epochs.jsonl up to a checkpoint."""
+        lines = "".join(json.dumps(epoch) + "\n" for epoch in checkpoint.history)
+        write_atomically(self.folder / "epochs.jsonl", lines.encode())
+
+    def load(self) -> Checkpoint | None:
+        """The checkpoint, or None before the first; a damaged one is refused."""
+        path = self.folder / "checkpoint.safetensors"
+        if not path.exists():
+            return None
+        try:
+            progress, tensors = unseal(path.read_bytes(), "progress")
+            return Checkpoint(tensors, **json.loads(progress))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path} is damaged ({error}): remove the folder and train again") from error
+
+    def weights(self, which: str) -> dict[str, Tensor]:
+        """The `best` or `last` weights."""
+        checkpoint = self.load()
+        if checkpoint is None:
+            raise InputError(f"{self.folder} has no checkpoint yet: train it first")
+        found = checkpoint.part(f"{which}.")
+        if not found:
+            raise InputError(f"{self.folder} has no {which} weights yet: let it finish an epoch")
+        return found
+
+    @property
+    def fingerprint(self) -> str:
+        """What a run that starts from this one remembers of it: a digest of the best weights."""
+        return tensors_digest("", self.weights("best"))
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What epochs.jsonl says: one record per epoch that ended."""
+        path = self.folder / "epochs.jsonl"
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        except ValueError as error:
+            raise InputError(
+                f"{path} is damaged ({error}): remove measures.json beside it and give its training command again, which "
+                "writes both anew"
+            ) from error
+
+    @property
+    def measures(self) -> dict[str, Any] | None:
+        """What measures.json says, once the run is complete."""
+        path = self.folder / "measures.json"
+        if not path.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            for name in ("epoch", "measures"):
+                found[name]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
+        return found
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware that numbers may depend on."""
+    return {
+        "protograph": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _foreign(folder: Path) -> list[Path]:
+    """What lies in a folder besides the traces of a run that was killed while it claimed it."""
+    own = ("environment.json", ".environment.json.", ".config.json.")
+    return [path for path in folder.iterdir() if not path.name.startswith(own)]

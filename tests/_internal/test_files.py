@@ -1,0 +1,135 @@
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from protograph._internal.files import build_folder, cache_folder, unfinished, write_atomically, write_json
+
+
+def full_disk(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "file"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert [file.name for file in path.parent.iterdir()] == ["file"]
+
+
+def test_the_old_file_outlives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomically(tmp_path / "file", b"old")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_old_file_outlives_a_write_the_system_cuts_short(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file", b"old")
+    code = (
+        "import resource, sys; from pathlib import Path; from protograph._internal.files import write_atomically\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try: write_atomically(Path(sys.argv[1]), b'n' * 5000)\n"
+        "except OSError as error: sys.exit(error.errno)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")], check=False)
+    assert ended.returncode == errno.EFBIG
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_json(tmp_path / "file", {"ê": 1})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
+    assert (tmp_path / "file").read_text(encoding="utf-8") == '{\n  "ê": 1\n}\n'
+
+
+def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
+    def build(scratch: Path) -> None:
+        (scratch / "part").write_text("1")
+        assert not (tmp_path / "whole").exists()
+
+    build_folder(tmp_path / "whole", build)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+    assert (tmp_path / "whole" / "part").read_text() == "1"
+
+
+def test_a_folder_whose_building_fails_leaves_nothing(tmp_path: Path) -> None:
+    def build(scratch: Path) -> None:
+        (scratch / "part").write_text("1")
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OSError, match="full"):
+        build_folder(tmp_path / "whole", build)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_builders_the_first_to_finish_wins(tmp_path: Path) -> None:
+    def slow(scratch: Path) -> None:
+        (scratch / "by").write_text("slow")
+        build_folder(tmp_path / "whole", lambda other: (other / "by").write_text("fast") and None)
+
+    build_folder(tmp_path / "whole", slow)
+    assert (tmp_path / "whole" / "by").read_text() == "fast"
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+
+def test_the_cache_is_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROTOGRAPH_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("PROTOGRAPH_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert cache_folder() == tmp_path / "protograph"
+
+
+def test_a_link_stays_one_and_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    write_atomically(path, b"one")
+    link.symlink_to(path)
+    path.chmod(0o600)
+    write_atomically(link, b"two")
+    assert link.is_symlink()
+    assert path.read_bytes() == b"two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_another_process_took_for_remains_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def removed_once(one: str, other: Path) -> None:
+        if not seen:
+            Path(one).unlink()
+        seen.append(one)
+        replace(one, other)
+
+    seen: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", removed_once)
+    write_atomically(tmp_path / "file", b"one")
+    assert (tmp_path / "file").read_bytes() == b"one"
+    assert len(seen) == len(set(seen)) == 2
+
+
+def test_only_what_was_being_written_counts_as_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: str) -> None:
+        left.extend(file.name for file in tmp_path.iterdir())
+
+    left: list[str] = []
+    path = tmp_path / "a[1].pg"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        write_atomically(path, b"one")
+    for name in (".a[1].pg.lock", ".a[1].pg.v2.lock", ".a[1].pg.README", ".a1.pg.12345678.part", "a[1].pg"):
+        (tmp_path / name).touch()
+    assert len(left) == 1
+    assert [file.name for file in unfinished(path)] == left

@@ -1,0 +1,639 @@
+import copy
+import doctest
+import functools
+import math
+import pickle
+import statistics
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from PIL import Image
+from sklearn.base import clone
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, pad
+
+from kept import DENSE, NAMES, SPARSE, D, NaiveSpace, blobs, fitted
+from protograph import Classifier, EdgeRelation, MatrixRelation, UnicodeRelation
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Silent
+from protograph.classifier import estimator as classifier
+from protograph.data import Dataset, FeatureStore, ImageStore
+from protograph.episodes import sample
+from protograph.evaluation.metrics import choose_bias, evaluation_spec, extract
+from protograph.training import loop as training
+from protograph.training.config import RunConfig
+from protograph.training.loop import load_weights, make_model, train
+from protograph.training.run import Run
+
+EXPECTED_FAILURES: dict[str, str] = {}
+
+
+@parametrize_with_checks([Classifier(steps=20)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
+def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_the_example_in_the_docstring_runs() -> None:
+    done = doctest.testmod(classifier)
+    assert (done.failed, done.attempted) == (0, 4)
+
+
+CASES = (
+    ("gcgpn-aux", "dense", "all"),
+    ("gcgpn-aux", "sparse", "all"),
+    ("gcgpn-aux", "dense", "novel"),
+    ("gcgpn-aux-split", "sparse", "novel"),
+    ("gcgpn-cos-aux", None, "all"),
+    ("gcgpn-key", None, "all"),
+)
+NEW = ("new", "neu", "nuovo", "nieuw", "ny")
+FOLDER = TemporaryDirectory()
+
+
+@functools.cache
+def pickled(*case: Any) -> bytes:
+    """A fitted classifier as bytes, from which a copy is made sooner than by copying."""
+    return pickle.dumps(fitted(*case))
+
+
+class Kept(RuleBasedStateMachine):
+    """Any sequence of changes, against a model that computes everything anew from what every class came from."""
+
+    @initialize(case=st.sampled_from(CASES), seed=st.integers(0, 2**16))
+    def begin(self, case: tuple[str, str | None, str], seed: int) -> None:
+        self.classifier = pickle.loads(pickled(*case))
+        self.naive = NaiveSpace(self.classifier.space_)
+        self.only_new = case[2] == "novel"
+        self.generator = np.random.default_rng(seed)
+        self.names = self.classifier.classes_.tolist()
+
+    @precondition(lambda self: len(self.names) < 10)
+    @rule(data=st.data(), count=st.integers(0, 3))
+    def add(self, data: Any, count: int) -> None:
+        name = data.draw(st.sampled_from([name for name in (*NEW, *"abcdef") if name not in self.names]))
+        examples = self.generator.normal(size=(count, D)).astype(np.float32)
+        told = {}
+        if self.naive.relation is not None:
+            told = {other: self.generator.uniform() for other in data.draw(st.sets(st.sampled_from(self.names), max_size=3))}
+        if not count and not told:
+            return
+        self.classifier.add_class(name, examples, told or None)
+        self.naive.add(name, list(examples.astype(np.float64)), told, self.only_new)
+        self.names.append(name)
+
+    @precondition(lambda self: len(self.names) > 1)
+    @rule(data=st.data())
+    def remove(self, data: Any) -> None:
+        name = data.draw(st.sampled_from(self.names))
+        self.classifier.remove_class(name)
+        self.naive.remove(name, self.only_new)
+        self.names.remove(name)
+
+    @rule(data=st.data())
+    def rename(self, data: Any) -> None:
+        old = data.draw(st.sampled_from(self.names))
+        new = data.draw(st.sampled_from([name for name in ("x", "a longer name", *NEW) if name not in self.names]))
+        self.classifier.rename_class(old, new)
+        next(one for one in self.naive.classes if one.name == old).name = new
+        self.names[self.names.index(old)] = new
+
+    @rule()
+    def save_and_load(self) -> None:
+        self.classifier.save(Path(FOLDER.name) / "kept.pg")
+        self.classifier = Classifier.load(Path(FOLDER.name) / "kept.pg")
+
+    @rule()
+    def predict(self) -> None:
+        queries = self.generator.normal(size=(4, D)).astype(np.float32)
+        rows = self.naive.kept()
+        lengths = np.linalg.norm(rows, axis=1)
+        cosines = np.array(
+            [[query @ row / np.linalg.norm(query) for row in rows] for query in queries.astype(np.float64) - self.naive.centre]
+        )
+        cosines /= np.where(lengths, lengths, 1)
+        answers = self.classifier.predict(queries)
+        for answer, scores in zip(answers.tolist(), cosines, strict=True):
+            assert scores[self.names.index(answer)] >= scores.max() - 1e-5
+        found = self.classifier.space_.cosines(self.classifier._features(queries)).numpy()
+        np.testing.assert_allclose(found, cosines, atol=2e-5)
+
+    @invariant()
+    def same_classes_and_prototypes(self) -> None:
+        assert self.classifier.classes_.tolist() == self.classifier.space_.names == self.names
+        np.testing.assert_allclose(self.classifier.prototypes_, self.naive.kept(), atol=2e-5)
+
+
+Kept.TestCase.settings = settings(
+    max_examples=1000, stateful_step_count=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+test_a_thousand_sequences_of_changes_agree_with_a_naive_model = Kept.TestCase
+
+
+def strokes(drawings: Tensor) -> Tensor:
+    """How much of a stroke runs in each of eight directions in each part of a drawing [n, 1, H, W]."""
+    blurred = avg_pool2d(drawings, 3, 1, 1)
+    across, down = (pad(blurred.diff(dim=-1), (0, 1)), pad(blurred.diff(dim=-2), (0, 0, 0, 1)))
+    length, angle = torch.hypot(across, down), torch.atan2(down, across)
+    turned = [(angle - math.tau * part / 8).cos().relu() ** 3 * length for part in range(8)]
+    return avg_pool2d(torch.cat(turned, 1), 7, 3).flatten(1)
+
+
+Letters = Callable[[Sequence[str], str], tuple[Tensor, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def drawn(letters: Dataset) -> Letters:
+    """Features and names of letters of a part of the dataset; the features tell seen letters in training faces apart."""
+
+    def rows(names: Sequence[str], part: str) -> tuple[Tensor, list[str]]:
+        pool, found, labels = getattr(letters, part), [], []
+        for name in names:
+            row = int((pool.classes == letters.classes.index(name)).nonzero())
+            pictures = pool.pictures[row][pool.pictures[row] >= 0]
+            found.append(strokes(letters.store.gather(pictures)))
+            labels += [name] * len(pictures)
+        return torch.cat(found), labels
+
+    seen, names = rows(letters.classes[: letters.seen], "train")
+    telling = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.3, n_components=40).fit(seen.numpy(), names)
+
+    def features(names: Sequence[str], part: str) -> tuple[Tensor, list[str]]:
+        found, labels = rows(names, part)
+        return torch.from_numpy(telling.transform(found.numpy())).float(), labels
+
+    return features
+
+
+def test_a_new_letter_from_one_example_in_ten_lines(letters: Dataset, drawn: Letters) -> None:
+    drawings, names = drawn(letters.classes[: letters.seen], "train")
+    new, _ = drawn("ê", "novel_test")
+    known = Classifier(steps=60).fit(drawings, names, relations=letters.relations)
+    known.add_class("ê", new[:1])
+    assert known.classes_.tolist() == [*sorted(letters.classes[: letters.seen]), "ê"]
+    assert np.mean(known.predict(new[1:]) == "ê") > 0.4, "one of 209 would be right by chance"
+
+
+def test_answers_change_only_where_the_graph_relates_letters_to_the_new_one(letters: Dataset, drawn: Letters) -> None:
+    seen = letters.classes[: letters.seen]
+    alike = [(a, b, 1.0) for a in (*seen, "ê") for b in (*seen, "ê") if a < b and base_letter(a) == base_letter(b)]
+    drawings, names = drawn(seen, "train")
+    known = Classifier(steps=10).fit(drawings, names, EdgeRelation(alike, seen, "adjacency", directed=False))
+    before, prototypes = known.predict(drawings), known.prototypes_.copy()
+    known.add_class("ê", drawn("ê", "novel_test")[0][:1])
+    related = {name for name in seen if base_letter(name) == base_letter("ê")}
+    assert 1 < len(related) < 20
+    for name, old, new in zip(known.classes_[:-1], prototypes, known.prototypes_, strict=False):
+        assert np.array_equal(old, new) == (name not in related), name
+    after = known.predict(drawings)
+    changed = {(old, new) for old, new in zip(before.tolist(), after.tolist(), strict=True) if old != new}
+    assert changed
+    assert all(new == "ê" or {old, new} & related for old, new in changed)
+
+
+def base_letter(letter: str) -> str:
+    return unicodedata.normalize("NFD", letter)[0]
+
+
+def test_update_novel_changes_no_answer_but_to_the_new_class(letters: Dataset, drawn: Letters) -> None:
+    drawings, names = drawn(letters.classes[:30], "train")
+    known = Classifier(steps=5, update="novel").fit(drawings, names, relations=letters.relations["base"])
+    before, prototypes = known.predict(drawings), known.prototypes_.copy()
+    known.add_class("ẻ", drawings[40:42] + 0.1)
+    assert np.array_equal(known.prototypes_[:-1], prototypes)
+    changed = known.predict(drawings) != before
+    assert 0 < changed.sum() < len(names)
+    assert set(known.predict(drawings)[changed]) == {"ẻ"}
+
+
+def test_a_sparse_relation_changes_only_prototypes_with_an_edge_to_the_new_class() -> None:
+    known = copy.deepcopy(fitted("gcgpn-aux", "sparse"))
+    before = known.prototypes_.copy()
+    known.add_class("new", np.ones((2, D)), relations={"b": 0.5, "e": 0.2})
+    same = [np.array_equal(known.prototypes_[place], before[place]) for place in range(len(NAMES))]
+    assert same == [name not in "be" for name in NAMES]
+
+
+@pytest.mark.parametrize("case", [("gcgpn-aux", "dense"), ("gcgpn-cos-aux", None), ("gcgpn-key", None)])
+def test_the_order_of_adding_does_not_matter(case: tuple[str, str | None]) -> None:
+    examples = np.random.default_rng(1).normal(size=(3, 2, D))
+    orders = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        known = copy.deepcopy(fitted(*case))
+        for place in order:
+            known.add_class(f"new {place}", examples[place])
+        rows = [known.classes_.tolist().index(name) for name in (*NAMES, "new 0", "new 1", "new 2")]
+        orders.append(known.prototypes_[rows])
+    np.testing.assert_allclose(*orders, atol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_classifier_and_another_another() -> None:
+    features, labels = blobs()
+    one, same, other = (Classifier(steps=5, seed=seed).fit(features, labels) for seed in (0, 0, 1))
+    assert np.array_equal(one.prototypes_, same.prototypes_)
+    assert not np.array_equal(one.prototypes_, other.prototypes_)
+
+
+def test_training_teaches_to_find_added_classes_among_the_others(letters: Dataset, drawn: Letters) -> None:
+    drawings, labels = drawn(letters.classes[: letters.seen], "train")
+    novel = [letters.classes[class_id] for class_id in letters.novel_validation.classes[:5]]
+    new, names = drawn(novel, "novel_validation")
+    found = []
+    for steps in (0, 40):
+        known = Classifier(steps=steps).fit(drawings, labels)
+        for name in novel:
+            known.add_class(name, drawn([name], "novel_validation")[0][:5])
+        found.append(known.score(new, names))
+    assert found[1] > found[0] + 0.1
+
+
+@pytest.mark.parametrize(("classes", "pictures"), [(1, 3), (2, 6), (5, 1)])
+def test_too_few_classes_or_pictures_for_episodes_are_served_by_class_means(classes: int, pictures: int) -> None:
+    features, labels = blobs(classes, pictures)
+    known = Classifier().fit(features, labels)
+    centred = features - features.mean(0) * (classes > 1)
+    means = [normal(centred[labels == name]).mean(0) for name in known.classes_]
+    np.testing.assert_allclose(known.space_.model.prototypes.numpy(), normal(np.array(means)), atol=1e-5)
+    known.add_class("new", -features[:1])
+    assert known.predict(-features[:1]).tolist() == ["new"]
+
+
+def normal(rows: Any) -> Any:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_a_class_with_a_single_picture_keeps_its_mean_and_the_others_train() -> None:
+    features, labels = blobs()
+    keep = (labels != "c") | (np.arange(len(labels)) == 24)
+    known = Classifier(steps=5).fit(features[keep], labels[keep])
+    row = known.space_.model.prototypes.numpy()[2]
+    centred = features[24:25] - features[keep].mean(0)
+    np.testing.assert_allclose(row, normal(centred)[0], atol=2e-2)  # weight decay pulls on its length
+    assert known.predict(features[24:25]).tolist() == ["c"]
+
+
+def test_a_class_without_examples_lies_where_its_relations_say() -> None:
+    known = copy.deepcopy(fitted("gcgpn-aux", "sparse"))
+    known.add_class("ab", relations={"a": 0.9, "b": 0.9})
+    nearest = (normal(known.prototypes_) @ normal(known.prototypes_)[-1]).argsort()[::-1].tolist()
+    assert nearest[0] == 6
+    assert set(nearest[1:3]) == {0, 1}
+    with pytest.raises(InputError, match="nothing is known of class 'x': give at least one example"):
+        known.add_class("x")
+    with pytest.raises(InputError, match="nothing is known of class 'x'"):
+        copy.deepcopy(fitted("gcgpn-cos-aux", None)).add_class("x", np.zeros((0, D)))
+
+
+def test_relations_are_given_in_many_ways() -> None:
+    features, labels = blobs()
+    nested = {"a": {"b": 0.9, "c": 0.7}, "b": {"c": 0.5}, "d": {"e": 0.3}, "e": {"d": 0.6}}
+    pairs = {**SPARSE, ("a", "c"): 0.7}
+    by_pair, by_class = (Classifier(steps=2).fit(features, labels, given) for given in (pairs, nested))
+    assert np.array_equal(by_pair.prototypes_, by_class.prototypes_)
+    given: list[Any] = [DENSE, torch.from_numpy(DENSE), DENSE.tolist(), MatrixRelation(torch.from_numpy(DENSE), NAMES)]
+    assert len({Classifier(steps=2).fit(features, labels, one).prototypes_.tobytes() for one in given}) == 1
+    several = Classifier(steps=2).fit(features, labels, [DENSE, UnicodeRelation({"base": 1.0, "script": 1.0})])
+    assert list(several.space_.relations) == ["similarity", "unicode"]
+    named = Classifier(steps=2).fit(features, labels, {"look": DENSE, "also": DENSE})
+    assert list(named.space_.relations) == ["look", "also"]
+    named.add_class("new", features[:1], {"look": {"a": 1.0}, "also": {"b": 1.0}})
+    assert named.space_.relations["look"].similarities[-1, :2].tolist() == [1.0, named.space_.relations["look"].floor]
+
+
+def test_a_source_is_asked_for_new_names_and_one_that_lacks_them_is_warned_of() -> None:
+    features, labels = blobs()
+    known = Classifier(steps=2).fit(features, labels, UnicodeRelation({"base": 1.0, "script": 1.0}))
+    known.add_class("á", features[:1])
+    similar = known.space_.relations["unicode"].similarities[-1]
+    assert similar[0] == pytest.approx(1.0)
+    assert similar[1] == pytest.approx(0.5)
+    with pytest.warns(UserWarning, match="class 'much' is taken as unrelated: 'much' is not a single letter"):
+        known.add_class("much", features[:1])
+    known.add_class("more", features[:1], relations="è")  # a name under which the source knows it
+    assert known.space_.relations["unicode"].similarities[-1, 4] == pytest.approx(1.0)
+
+
+def test_mistakes_are_named() -> None:
+    features, labels = blobs()
+    quick = functools.partial(Classifier, steps=2)
+    known = copy.deepcopy(fitted("gcgpn-aux", "dense"))
+    plain = copy.deepcopy(fitted("gcgpn-cos-aux", None))
+    for say, what in (
+        (lambda: known.add_class("a", features[:1]), "there is a class 'a' already"),
+        (lambda: known.add_class(7, features[:1]), "class 7 must be a text"),
+        (lambda: known.add_class("", features[:1]), "a class needs a name"),
+        (lambda: known.add_class("x", features[:1], {"q": 1.0}), "unknown class in relation 'similarity' 'q'"),
+        (lambda: known.add_class("x", features[:1], {"a": float("nan")}), "no finite similarity"),
+        (lambda: known.add_class("x", features[:1], [1.0, 2.0]), "takes no attributes of class 'x'"),
+        (lambda: known.add_class("x", features[:1], "text"), "has no source that could answer for 'text'"),
+        (lambda: plain.add_class("x", features[:1], {"a": 1.0}), "'gcgpn-cos-aux' uses no side information"),
+        (lambda: known.remove_class("q"), "there is no class 'q': there are 'a', 'b'"),
+        (lambda: known.rename_class("a", "b"), "there is a class 'b' already"),
+        (lambda: known.explain(features[:2]), "one picture is explained at a time, not 2"),
+        (lambda: quick(variant="pn+").fit(features, labels), "variant 'pn\\+' is not one that is trained"),
+        (lambda: quick(variant="dfslwof-att").fit(features, labels), "variant 'dfslwof-att' is not one"),
+        (lambda: quick(variant="gcgpn-aux").fit(features, labels), "needs side information"),
+        (lambda: quick(variant="aux-only").fit(features, labels, DENSE), "'aux-only' uses no side information"),
+        (lambda: quick(update="some").fit(features, labels), "unknown update 'some'"),
+        (lambda: quick(shots=(3, 2)).fit(features, labels), "fewest and the most"),
+        (lambda: quick(unknown=2.0).fit(features, labels), "rate must lie between 0 and 1, not 2.0"),
+        (lambda: quick(unknown=0.1, unknown_label="a").fit(features, labels), "a class is called 'a'"),
+        (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "0 pictures can be held out"),
+        (lambda: quick(balance=True).fit(features[::12], labels[::12]), "too few pictures to balance"),
+        (lambda: Classifier(rate=1e9).fit(features, labels), "training diverged"),
+        (lambda: quick().fit(features, labels, DENSE[:2]), "2 x 6 matrix for 6 classes"),
+        (lambda: quick().fit(features, labels, {("a", "q"): 1.0}), "unknown class in relation 'similarity' 'q'"),
+        (lambda: quick().fit(features, labels, "wordnets"), "unknown relation 'wordnets'"),
+        (lambda: quick().fit(features, labels, 3.5), "matrix for 6 classes"),
+    ):
+        with pytest.raises(InputError, match=what):
+            say()
+    one = Classifier().fit(features[:3], labels[:3])
+    with pytest.raises(InputError, match="class 'a' is the last one"):
+        one.remove_class("a")
+
+
+def test_it_can_be_cloned_pickled_and_kept_by_joblib(tmp_path: Path) -> None:
+    known = copy.deepcopy(fitted("gcgpn-aux", "sparse")).add_class("new", np.ones((1, D)), {"a": 0.5})
+    features, _ = blobs()
+    joblib.dump(known, tmp_path / "kept.joblib")
+    for other in (pickle.loads(pickle.dumps(known)), joblib.load(tmp_path / "kept.joblib")):
+        assert np.array_equal(other.predict_proba(features), known.predict_proba(features))
+        other.add_class("newer", np.ones((1, D)), {"new": 0.5})
+    fresh = clone(known)
+    assert fresh.get_params() == known.get_params()
+    assert not hasattr(fresh, "classes_")
+    assert not hasattr(fresh, "prototypes_")
+
+
+def test_numbers_are_labels_too(tmp_path: Path) -> None:
+    features, labels = blobs()
+    known = Classifier(steps=2, unknown=0.2, unknown_label=-1).fit(features, [ord(label) for label in labels])
+    known.add_class(7, -features[:2]).rename_class(97, 3)
+    known.save(tmp_path / "kept.pg")
+    for one in (known, Classifier.load(tmp_path / "kept.pg")):
+        assert one.classes_.tolist() == [3, 98, 99, 100, 101, 102, 7]
+        assert one.classes_.dtype == np.int64
+        assert set(one.predict(np.vstack([features, -features])).tolist()) >= {-1, 7, 3}
+    with pytest.raises(InputError, match="class 'x' must be a whole number"):
+        known.add_class("x", features[:1])
+
+
+class FakeEncoder:
+    """Pictures are vectors in disguise: of a path its numbers, of a picture the first pixels. Copies are moved a little."""
+
+    features = D
+
+    def encode(self, pictures: Sequence[Any], progress: Any = None) -> Tensor:
+        rows = [
+            [float(part) for part in one.split(",")] if isinstance(one, str) else np.asarray(one, np.float32).ravel()[:D]
+            for one in pictures
+        ]
+        return torch.tensor(np.array(rows), dtype=torch.float32)
+
+    def encode_augmented(self, pictures: Sequence[Any], copies: int, seed: int, progress: Any = None) -> Tensor:
+        noise = torch.randn(len(pictures), copies, D, generator=torch.Generator().manual_seed(seed))
+        return self.encode(pictures)[:, None] + 0.05 * noise
+
+    def description(self) -> dict[str, Any]:
+        return {"kind": "fake"}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"weight": torch.arange(3.0)}
+
+
+@pytest.fixture
+def fake_encoders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Stands in for the real encoders; what was asked to be opened."""
+    opened: list[tuple[Any, ...]] = []
+
+    def open_any(*given: Any) -> FakeEncoder:
+        opened.append(given)
+        return FakeEncoder()
+
+    for place in ("estimator.open_encoder", "inputs.open_encoder", "fitting.backbone_encoder"):
+        monkeypatch.setattr(f"protograph.classifier.{place}", open_any)
+    return opened
+
+
+def test_pictures_pass_the_encoder_and_features_do_not(tmp_path: Path, fake_encoders: list[tuple[Any, ...]]) -> None:
+    features, labels = blobs()
+    paths = [",".join(map(str, row)) for row in features]
+    known = Classifier("fake", steps=5, copies=2).fit(paths, labels)
+    assert fake_encoders == [("fake",)]
+    np.testing.assert_allclose(known.predict_proba(paths), known.predict_proba(features), atol=1e-6)
+    plain = Classifier(FakeEncoder(), steps=5, copies=0).fit(paths, labels)
+    assert not np.array_equal(known.prototypes_, plain.prototypes_), "copies are trained on"
+    pixels = (np.abs(features[0]) * 50).astype(np.uint8)[None]
+    pictures = [Image.fromarray(pixels), pixels, torch.from_numpy(pixels.astype(np.float32))[None], paths[3]]
+    assert known.predict(pictures).shape == (4,)
+    assert len({known.predict_proba([picture]).tobytes() for picture in pictures[:3]}) == 1
+    assert known.predict(paths[0]).shape == known.predict(pictures[0]).shape == known.predict(pixels).shape == (1,)
+    known.add_class("new", paths[:1]).add_class("newer", pictures[0])
+    known.save(tmp_path / "kept.pg")
+    loaded = Classifier.load(tmp_path / "kept.pg")
+    assert len(fake_encoders) == 1, "it is opened when a picture comes"
+    assert np.array_equal(loaded.predict(paths), known.predict(paths))
+    assert fake_encoders[1][0] == {"kind": "fake"}
+    assert torch.equal(fake_encoders[1][1]["weight"], torch.arange(3.0))
+    assert loaded.explain(paths[0])[0] == known.explain(paths[0])[0]
+    with pytest.raises(InputError, match="72 pictures have 71 labels"):
+        Classifier(FakeEncoder()).fit(paths, labels[:-1])
+
+
+def test_progress_is_shown() -> None:
+    class Counting(Silent):
+        shown: list[tuple[str, int, str]] = []  # noqa: RUF012
+
+        def task(self, title: str, total: int, unit: str, done: int = 0) -> Any:
+            self.shown.append((title, total, unit))
+            return super().task(title, total, unit, done)
+
+    features, labels = blobs()
+    Classifier(steps=3).fit(features, labels, progress=Counting())
+    assert Counting.shown == [("fit gcgpn-cos-aux", 3, "steps")]
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+def test_false_alarms_on_other_pictures_are_as_many_as_chosen(letters: Dataset, drawn: Letters, rate: float) -> None:
+    drawings, labels = drawn(letters.classes[:100], "train")
+    other = np.arange(len(labels)) % 3 == 0
+    known = Classifier(unknown=rate, steps=10).fit(drawings[~other], np.array(labels)[~other])
+    answers = known.predict(drawings[other])
+    assert np.mean(answers == "unknown") == pytest.approx(rate, abs=0.02)
+    assert np.array_equal(answers == "unknown", known.unknown_score(drawings[other]) < known.threshold_)
+    noise = torch.randn(200, drawings.shape[1], generator=torch.Generator().manual_seed(0))
+    assert np.mean(known.predict(noise) == "unknown") > 0.9
+    assert known.auroc(drawings[other], noise) > 0.95
+
+
+def test_unknown_pictures_are_no_right_answers_whatever_the_labels_are() -> None:
+    features, labels = blobs(pictures=30)
+    numbers = np.unique(labels, return_inverse=True)[1]
+    known = Classifier(unknown=0.3, steps=5).fit(features, numbers)
+    answers = known.predict(features)
+    assert "unknown" in answers.tolist()
+    expected = sum(one == other for one, other in zip(answers.tolist(), numbers.tolist(), strict=True)) / len(numbers)
+    assert known.score(features, numbers) == pytest.approx(expected)
+    assert known.score(features[:2], numbers[:2], [1, 0]) == float(answers[0] == numbers[0])
+
+
+def test_a_balance_moves_the_logits_of_added_classes_alone(tmp_path: Path) -> None:
+    features, labels = blobs(classes=8, pictures=30, seed=2)
+    known = Classifier(steps=10, balance=True).fit(features, labels)
+    known.add_class("new", -features[:1])
+    assert known.bias_ != 0.0
+    logits = known.decision_function(features)
+    known.save(tmp_path / "kept.pg")
+    assert np.array_equal(Classifier.load(tmp_path / "kept.pg").decision_function(features), logits)
+    bias, known.bias_ = known.bias_, 0.0
+    np.testing.assert_allclose(logits - known.decision_function(features), [[0] * 8 + [bias]] * len(labels), atol=1e-9)
+
+
+@pytest.mark.parametrize("balance", [False, True])
+@pytest.mark.parametrize(("shots", "seen_least", "new_least"), [(1, 0.7, 0.4), (5, 0.7, 0.7)])
+def test_classes_added_after_a_default_fit_are_found_and_the_others_kept(
+    shots: int, seen_least: float, new_least: float, balance: bool
+) -> None:
+    """Of 16 classes whose features lie far from zero, as encoders' do, 12 are fitted and 4 added."""
+    features, labels = blobs(classes=16, pictures=40, size=32, seed=4)
+    features = 3 + features + 0.8 * np.random.default_rng(5).normal(size=features.shape)
+    new = labels > "l"
+    asked = np.tile(np.arange(40) >= 25, 16)
+    known = Classifier(balance=balance).fit(features[~new & ~asked], labels[~new & ~asked])
+    for name in "mnop":
+        known.add_class(name, features[labels == name][:shots])
+    assert known.score(features[~new & asked], labels[~new & asked]) > seen_least
+    assert known.score(features[new & asked], labels[new & asked]) > new_least
+
+
+def test_a_balance_helps_new_classes_and_the_others_together() -> None:
+    """By the harmonic mean of both accuracies, for six new classes from one example each, over four fits."""
+    found = []
+    for seed in range(4):
+        features, labels = blobs(classes=20, pictures=24, size=32, seed=seed)
+        features = 3 + features + np.random.default_rng(seed).normal(size=features.shape)
+        new, asked = labels > "n", np.tile(np.arange(24) >= 16, 20)
+        known = Classifier(balance=True, shots=(1, 1), steps=10, seed=seed).fit(features[~new & ~asked], labels[~new & ~asked])
+        for name in "opqrst":
+            known.add_class(name, features[labels == name][:1])
+        means = []
+        for bias in (known.bias_, 0.0, -known.bias_):
+            known.bias_ = bias
+            shares = [known.score(features[asked & kind], labels[asked & kind]) for kind in (new, ~new)]
+            means.append(statistics.harmonic_mean(shares))
+        found.append(means)
+    chosen, none, opposite = np.mean(found, 0)
+    assert chosen > none + 0.02
+    assert none > opposite + 0.02
+
+
+def test_what_all_features_of_a_run_share_makes_no_difference(
+    toy: Dataset, toy_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run on features centres them, and so does the classifier that keeps it; both answer alike."""
+    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+    assert isinstance(toy.store, ImageStore)
+    vectors = toy.store.pixels.flatten(1).float() / 255
+    config = replace(toy_config(rate=0.1, steps=20), backbone="identity")
+    asked = torch.cat([toy.seen_test.all_pictures(), toy.novel_test.all_pictures()])
+    found, answers = [], []
+    for offset in (0.0, 8.0):
+        features = replace(toy, store=FeatureStore(vectors + offset))
+        found.append(train(config, features, tmp_path / str(offset))["measures"]["h_mean"]["mean"])
+        known = Classifier.from_run(tmp_path / str(offset), features, unknown=0.1)
+        for class_id, rows in zip(toy.novel_test.classes.tolist(), toy.novel_test.by_class(), strict=True):
+            known.add_class(toy.classes[class_id], vectors[rows[:2]] + offset)
+        known.save(tmp_path / "kept.pg")
+        answers.append(Classifier.load(tmp_path / "kept.pg").decision_function(vectors[asked] + offset).argmax(1))
+    assert found[0] > 50
+    assert found[1] == pytest.approx(found[0], abs=3)
+    assert np.mean(answers[0] == answers[1]) > 0.95
+
+
+@pytest.mark.parametrize("most", [500, 2000])
+def test_a_class_of_many_pictures_is_found_as_well_as_the_others(most: int) -> None:
+    generator = np.random.default_rng(0)
+    rows = np.repeat(np.arange(10), [most] + [20] * 9)
+    centres = 3 + generator.normal(size=(10, 32))
+    known = Classifier().fit(centres[rows] + 1.2 * generator.normal(size=(len(rows), 32)), rows)
+    asked = np.repeat(np.arange(10), 40)
+    right = known.predict(centres[asked] + 1.2 * generator.normal(size=(400, 32))) == asked
+    assert right[:40].mean() > 0.85
+    assert right[40:].mean() > 0.85
+
+
+@pytest.fixture
+def toy_run(
+    tmp_path: Path, toy: Dataset, toy_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=5))
+
+    def make(variant: str, **changes: Any) -> Path:
+        train(toy_config(variant, rate=0.1, **changes), toy, tmp_path / variant)
+        return tmp_path / variant
+
+    return make
+
+
+@pytest.mark.parametrize("variant", ["gcgpn-aux", "gcgpn-key", "gcgpn-cos-aux"])
+def test_a_run_becomes_a_classifier_that_answers_as_evaluation_does(
+    toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]], variant: str, tmp_path: Path
+) -> None:
+    run = Run.open(toy_run(variant))
+    model = make_model(run.config, toy)
+    load_weights(model, run.weights("best"), run)
+    known = Classifier.from_run(run.folder, toy, unknown=0.1, balance=True)
+    assert known.classes_.tolist() == list(toy.classes[: toy.seen])
+    name, weights, shape, *_ = fake_encoders[0]
+    assert (name, shape) == ("conv4-32", (1, 16, 16))
+    assert all(torch.equal(weights[name], value) for name, value in model.backbone.state_dict().items())
+    scores = known.unknown_score(extract(model, toy.store, toy.seen_validation.all_pictures()))
+    assert np.mean(scores < known.threshold_) == pytest.approx(0.1, abs=2 / len(scores))
+    recipe = run.config.recipe
+    assert known.bias_ == choose_bias(model, toy, 1, recipe.ways, recipe.test_queries, recipe.validation_episodes)
+    known.bias_ = 0.0
+    known.save(tmp_path / "kept.pg")
+    known = Classifier.load(tmp_path / "kept.pg")
+    for index in range(3):
+        episode = sample(evaluation_spec(toy, "test", 3, 4, 4, fewest_shots=1), 5, index)
+        support, queries = (extract(model, toy.store, part.flatten()) for part in (episode.support, episode.queries))
+        support = support.view(*episode.support.shape, -1)
+        with torch.no_grad():
+            logits = model(support, episode.mask, queries[None], episode.classes, episode.seen)[0]
+        grown = copy.deepcopy(known)
+        for class_id, examples, mask in zip(episode.classes[0, episode.seen :], support[0], episode.mask[0], strict=True):
+            grown.add_class(toy.classes[class_id], examples[mask])
+        np.testing.assert_allclose(grown.decision_function(queries), logits, atol=2e-4)
+
+
+def test_the_encoder_of_a_run_changes_copies_as_its_training_changed_pictures(
+    toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]]
+) -> None:
+    Classifier.from_run(toy_run("aux-only", zoom=1.2, erase=0.3), toy)
+    *_, augmentation, _ = fake_encoders[0]
+    assert augmentation == replace(toy.augmentation, zoom=1.2, erase=0.3) != toy.augmentation
+
+
+def test_a_run_of_another_kind_or_dataset_is_refused(
+    toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]]
+) -> None:
+    with pytest.raises(InputError, match="variant 'pn\\+', which has no cosine classifier"):
+        Classifier.from_run(toy_run("pn+"), toy)
+    folder = toy_run("aux-only")
+    with pytest.raises(InputError, match="another version of toy"):
+        Classifier.from_run(folder, replace(toy, fingerprint="x"))
+    with pytest.raises(InputError, match="is not a run folder"):
+        Classifier.from_run(folder / "nowhere", toy)

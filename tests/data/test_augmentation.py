@@ -1,0 +1,152 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from protograph.data.augmentation import Augmentation, Drawing, erased, recoloured, warped
+from protograph.episodes import seeded
+
+
+def pictures_of(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=seeded(0), dtype=torch.float64)
+
+
+def evenly(*shape: int) -> Tensor:
+    """What changes draw from the generator of seed 1, between -1 and 1."""
+    return 2 * torch.rand(*shape, generator=seeded(1), dtype=torch.float64) - 1
+
+
+def drawing(pictures: Tensor) -> Drawing:
+    count, _, height, width = pictures.shape
+    return Drawing(count, height, width, pictures.device, seeded(1), torch.float64)
+
+
+def colours(pictures: Tensor, most: float) -> Tensor:
+    found = drawing(pictures).colours(Augmentation(colour=most))
+    assert found is not None
+    return found
+
+
+def squares(pictures: Tensor, most: float) -> Tensor:
+    found = drawing(pictures).squares(Augmentation(erase=most))
+    assert found is not None
+    return found
+
+
+def weight(distance: float) -> float:
+    """Of a pixel in bicubic sampling, with A = -0.75, by its distance."""
+    a, d = -0.75, abs(distance)
+    if d <= 1:
+        return (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return a * (d**3 - 5 * d**2 + 8 * d - 4) if d < 2 else 0.0
+
+
+def mirrored(place: int, size: int) -> int:
+    """A pixel beyond the edges is the one as far within, the pixel at the edge being its own neighbour."""
+    while not 0 <= place < size:
+        place = -1 - place if place < 0 else 2 * size - 1 - place
+    return place
+
+
+def sampled(picture: Tensor, y: float, x: float) -> Tensor:
+    """The colours [C] of a picture between its pixels, from the sixteen around."""
+    _, height, width = picture.shape
+    found = torch.zeros(len(picture), dtype=picture.dtype)
+    for row in range(math.floor(y) - 1, math.floor(y) + 3):
+        for column in range(math.floor(x) - 1, math.floor(x) + 3):
+            pixel = picture[:, mirrored(row, height), mirrored(column, width)]
+            found += weight(y - row) * weight(x - column) * pixel
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Augmentation(2, flip=True, zoom=1.5, stretch=1.3),
+        Augmentation(3, zoom=2.0),
+        Augmentation(0, flip=True, stretch=1.4),
+        Augmentation(20, flip=True, zoom=6.0, stretch=2.0),  # mirrored more than once
+    ],
+)
+@pytest.mark.parametrize("size", [(6, 9), (9, 6)])
+def test_pictures_are_warped_as_their_draws_say(change: Augmentation, size: tuple[int, int]) -> None:
+    height, width = size
+    pictures, draws = pictures_of(4, 2, height, width), evenly(5, 4)
+    found = warped(pictures, drawing(pictures).maps(change))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    for n in range(4):
+        zoom, stretch, right, down, side = draws[:, n].tolist()
+        scale, ratio = change.zoom**zoom, change.stretch ** (stretch / 2)
+        assert 1 / change.zoom <= scale <= change.zoom
+        wide, high = scale * ratio, scale / ratio  # how many times as wide and as high a thing is shown
+        assert 1 / change.stretch <= wide / high <= change.stretch
+        for row in range(height):
+            for column in range(width):
+                across = (column + 0.5 - width / 2) / wide * (-1 if change.flip and side < 0 else 1)
+                along = (row + 0.5 - height / 2) / high
+                x, y = across + width / 2 - 0.5 + change.pad * right, along + height / 2 - 0.5 + change.pad * down
+                torch.testing.assert_close(found[n, :, row, column], sampled(pictures[n], y, x), atol=1e-9, rtol=1e-9)
+
+
+def test_a_warp_that_does_nothing_changes_nothing_and_one_that_flips_only_flips() -> None:
+    pictures = pictures_of(5, 2, 6, 9)
+    torch.testing.assert_close(warped(pictures, drawing(pictures).maps(Augmentation())), pictures)
+    flips = evenly(5, 5)[4] < 0
+    assert 0 < flips.sum() < 5
+    expected = torch.where(flips[:, None, None, None], pictures.flip(3), pictures)
+    torch.testing.assert_close(warped(pictures, drawing(pictures).maps(Augmentation(flip=True))), expected)
+
+
+def test_colours_change_as_their_draws_say() -> None:
+    pictures, draws = pictures_of(4, 3, 5, 6), 0.4 * evenly(3, 4)
+    before = pictures.clone()
+    found = recoloured(pictures, colours(pictures, 0.4))
+    for n in range(4):
+        saturation, contrast, brightness = 1 + draws[0, n].item(), 1 + draws[1, n].item(), draws[2, n].item()
+        assert 0.6 <= saturation <= 1.4
+        for channel in range(3):
+            grey = (before[n, 0] + before[n, 1] + before[n, 2]) / 3
+            expected = contrast * (saturation * before[n, channel] + (1 - saturation) * grey) + brightness
+            torch.testing.assert_close(found[n, channel], expected)
+    assert torch.equal(pictures, before)
+
+
+def test_a_grey_picture_has_no_saturation_to_change() -> None:
+    pictures, draws = pictures_of(4, 1, 5, 6), 0.9 * evenly(3, 4, 1, 1, 1)
+    torch.testing.assert_close(recoloured(pictures, colours(pictures, 0.9)), pictures * (1 + draws[1]) + draws[2])
+
+
+@pytest.mark.parametrize("size", [(6, 9), (9, 6)])
+def test_a_square_is_erased_where_its_draws_say(size: tuple[int, int]) -> None:
+    height, width = size
+    pictures, draws = pictures_of(40, 2, height, width), torch.rand(3, 40, generator=seeded(1), dtype=torch.float64)
+    before = pictures.clone()
+    found = erased(pictures, squares(pictures, 0.8))
+    for n in range(40):
+        half = 0.8 * 6 * draws[0, n].item() / 2
+        for row in range(height):
+            for column in range(width):
+                down, right = row + 0.5 - height * draws[1, n].item(), column + 0.5 - width * draws[2, n].item()
+                expected = torch.zeros(2) if abs(down) < half and abs(right) < half else before[n, :, row, column]
+                assert torch.equal(found[n, :, row, column], expected.double())
+        rows, columns = (found[n, 0] == 0).nonzero(as_tuple=True)
+        for lines in (rows.unique(), columns.unique()):  # never more than the square's longest side
+            assert len(lines) <= math.ceil(0.8 * 6)
+    assert torch.equal(pictures, before)
+    many = torch.ones(1000, 1, height, width, dtype=torch.float64)
+    assert (erased(many, squares(many, 0.8)) == 0).any(dim=0).all(), "some pixels are never erased"
+
+
+def test_a_description_names_the_changes_there_are() -> None:
+    """Those of crop and flip alone stand in model files, and in the names of caches, as they did before there were others."""
+    assert Augmentation(8, flip=True).to_dict() == {"pad": 8, "flip": True}
+    assert Augmentation().to_dict() == {"pad": 0, "flip": False}
+    changed = (
+        Augmentation(2, flip=True, zoom=1.5, stretch=1.2, colour=0.3, erase=0.5),
+        *(Augmentation(**{name: 1.5}) for name in ("zoom", "stretch")),  # type: ignore[arg-type]
+        *(Augmentation(**{name: 0.5}) for name in ("colour", "erase")),  # type: ignore[arg-type]
+    )
+    for change in changed:
+        assert Augmentation(**change.to_dict()) == change
+        assert len(change.to_dict()) in (3, 6)

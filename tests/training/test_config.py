@@ -1,0 +1,420 @@
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protograph._internal.errors import InputError
+from protograph.data import DATASETS, Dataset, Source
+from protograph.paper.grid import Task
+from protograph.paper.published import Cell
+from protograph.paper.reproduce import Grid
+from protograph.training.config import (
+    CHANGES,
+    DEMO,
+    PAPER,
+    RECIPES,
+    STRONG,
+    Recipe,
+    RunConfig,
+    differences,
+    find_recipe,
+    has_use,
+    read_toml,
+    stage_before,
+    typed,
+    unused,
+)
+from protograph.training.loop import configure, configure_start, learning_rate
+from protograph.variants import VARIANTS, find_variant
+
+CONFIG = RunConfig("letters", "gcgpn-aux", 5, 3, "conv4-32", ("unicode", "own.csv"), PAPER, "abc", ("plugin.py",))
+RATES = st.floats(1e-6, 10, allow_nan=False)
+
+
+@given(
+    rate=RATES,
+    drops=st.lists(st.tuples(st.integers(0, 99), RATES)),
+    epochs=st.integers(1, 500),
+    nesterov=st.booleans(),
+    weight_decay=RATES,
+)
+def test_a_configuration_survives_json(**changes: Any) -> None:
+    config = replace(CONFIG, recipe=replace(PAPER, **{**changes, "drops": tuple(changes["drops"])}))
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_recipe_survives_json_under_its_own_name(recipe: Recipe) -> None:
+    config = replace(CONFIG, recipe=recipe)
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert find_recipe(recipe.name) is recipe
+
+
+def test_toml_settings_are_read_and_typed(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('shots = 5\nvariant = "gcgpn"\n[recipe]\nepochs = 9\nrate = 1\ndrops = [[3, 0.01], [6, 0.001]]\n')
+    read = read_toml(path)
+    assert (read["shots"], read["variant"]) == (5, "gcgpn")
+    recipe = typed(PAPER, read["recipe"], "recipe")
+    assert recipe == replace(PAPER, epochs=9, rate=1.0, drops=((3, 0.01), (6, 0.001)))
+    assert isinstance(recipe.rate, float)
+
+
+def test_a_missing_or_broken_toml_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.toml"):
+        read_toml(tmp_path / "absent.toml")
+    (tmp_path / "broken.toml").write_text("epochs = = 3")
+    with pytest.raises(InputError, match=r"broken\.toml is not TOML.*line 1"):
+        read_toml(tmp_path / "broken.toml")
+
+
+def test_command_line_values_are_read_by_the_setting_s_type() -> None:
+    changed = typed(PAPER, {"epochs": "4", "rate": "0.5", "nesterov": "False", "scheme": "per-class"}, "recipe")
+    assert changed == replace(PAPER, epochs=4, rate=0.5, nesterov=False, scheme="per-class")
+
+
+@pytest.mark.parametrize(("wrong", "nearest"), [("epoch", "epochs"), ("weightdecay", "weight_decay"), ("Rate", "rate")])
+def test_an_unknown_setting_shows_the_nearest_names(wrong: str, nearest: str) -> None:
+    with pytest.raises(InputError, match=f"'{wrong}'.*did you mean .*{nearest}"):
+        typed(PAPER, {wrong: 3}, "recipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", "three"), ("epochs", 2.5), ("epochs", "2.5"), ("epochs", True), ("rate", "fast"), ("rate", True),
+        ("anneal", "maybe"), ("anneal", 1), ("drops", 3), ("drops", "20"), ("scheme", 3), ("name", 3),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"'{name}'"):
+        typed(PAPER, {name: value}, "recipe")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"validation_episodes": 0}, "validation_episodes"),
+        ({"rate": 0.0}, "rate"),
+        ({"rate": math.nan}, "rate"),
+        ({"rate": math.inf}, "rate"),
+        ({"scheme": "some"}, "some"),
+        ({"anneal": True}, "drops"),
+        ({"warmup": -5}, "warmup"),
+        ({"training_ways": -1}, "training_ways"),
+        ({"patience": -1}, "patience"),
+        ({"momentum": -0.5}, "momentum"),
+        ({"momentum": 0.0}, "nesterov"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+        ({"scalar_rate": -0.1}, "scalar_rate"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"dropout": -0.1}, "dropout"),
+        ({"zoom": 0.9}, "zoom"),
+        ({"zoom": math.inf}, "zoom"),
+        ({"zoom": math.nan}, "zoom"),
+        ({"stretch": 0.0}, "stretch"),
+        ({"colour": 1.1}, "colour"),
+        ({"colour": -0.1}, "colour"),
+        ({"erase": 1.5}, "erase"),
+        ({"erase": math.nan}, "erase"),
+        ({"drops": [20, 40]}, "drops"),
+        ({"drops": [[20, "low"]]}, "drops"),
+    ],
+)
+def test_a_recipe_that_cannot_be_meant_is_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        typed(PAPER, changes, "recipe")
+
+
+def test_recipes_derive_from_one_another(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
+    )
+    own = configure(toy, "gcgpn-aux").recipe
+    assert own == DEMO
+    derived = configure(toy, "gcgpn-aux", recipe="paper", changes={"epochs": 2}).recipe
+    changed = {name for name, value in asdict(derived).items() if value != asdict(PAPER)[name]}
+    assert changed == {"epochs"}
+
+
+def test_what_is_not_given_takes_the_datasets_default(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-64", "paper", "a toy", built_in=True)
+    )
+    config = configure(toy, "gcgpn-aux")
+    assert (config.backbone, config.recipe, config.relations) == ("conv4-64", PAPER, ("kinship",))
+    assert config.fingerprint == toy.fingerprint
+    assert configure(toy, "aux-only").relations == ()
+    more = replace(toy, relations={**toy.relations, "other": toy.relations["kinship"]})
+    assert configure(more, "gcgpn-aux").relations == ("kinship",)
+    assert configure(more, "gcgpn-aux", relations=["other"]).relations == ("other",)
+    assert configure(replace(more, default_relations=None), "gcgpn-aux").relations == ("kinship", "other")
+
+
+def test_a_relation_that_would_be_ignored_is_refused(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
+    )
+    with pytest.raises(InputError, match=r"'aux-only' uses no side information.*'kinship'"):
+        configure(toy, "aux-only", relations=["kinship"])
+
+
+@pytest.fixture
+def known_toy(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-32", "paper", "a toy"))
+    return toy
+
+
+def begun(dataset: Dataset, variant: str, changes: Mapping[str, Any] | None = None, **options: Any) -> RunConfig:
+    """A configuration of the run that a variant starts from."""
+    return configure_start(configure(dataset, variant, changes=changes, **options), dataset, changes)
+
+
+def changed(dataset: Dataset, variant: str, recipe: Recipe) -> dict[str, Any]:
+    """What a variant makes of a recipe that is different from the recipe itself."""
+    own, base = asdict(configure(dataset, variant, recipe=recipe.name).recipe), asdict(recipe)
+    return {name: value for name, value in own.items() if value != base[name]}
+
+
+def test_baselines_are_trained_as_long_and_on_the_queries_their_authors_chose(known_toy: Dataset) -> None:
+    assert CHANGES.keys() == RECIPES.keys()
+    queries = {"novel_queries": 6, "seen_queries": 0}
+    for variant in ("pn+", "pn+cos"):
+        assert changed(known_toy, variant, PAPER) == {"epochs": 60, **queries}
+        assert changed(known_toy, variant, DEMO) == queries
+    for variant in ("cosine", "dfslwof-avg", "dfslwof-att"):
+        assert changed(known_toy, variant, PAPER) == {"epochs": 60}
+        assert changed(known_toy, variant, DEMO) == {}
+    assert PAPER.batch == DEMO.batch == 256
+    for variant in ("aux-only", "gcgpn-key", "gcgpn-aux"):
+        assert changed(known_toy, variant, PAPER) == changed(known_toy, variant, DEMO) == {}
+    assert changed(known_toy, "teen", PAPER) == {"epochs": 13, "steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("variant", "own"),
+    [
+        ("gcgpn-aux", {}),
+        ("cosine", {"epochs": 24}),
+        ("dfslwof-att", {"epochs": 4}),
+        ("pn+", {"epochs": 24, "steps": 1040, "episodes": 2, "training_ways": 20, "rate": 0.1, "weight_decay": 5e-4}),
+    ],
+)
+def test_the_strong_recipe_is_the_fast_one_with_changed_pictures_and_another_length(
+    known_toy: Dataset, variant: str, own: dict[str, Any]
+) -> None:
+    fast, strong = (configure(known_toy, variant, recipe=name).recipe for name in ("fast", "strong"))
+    pictures = {"zoom": 1.25, "stretch": 1.15, "colour": 0.3, "erase": 0.43}
+    assert strong == replace(fast, **{"name": "strong", "steps": 2 * fast.steps, **pictures, **own})
+    assert strong.picture_changes == pictures
+    assert not fast.picture_changes
+    assert replace(fast, erase=0.2).picture_changes == {"erase": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "rate", "queries", "epochs", "before"),
+    [("mini-imagenet", 520, 0.4, 15, 8, "cosine"), ("cub", 260, 0.8, 10, 12, "")],
+)
+def test_the_strong_recipe_fits_the_paper_s_datasets(
+    toy: Dataset, name: str, steps: int, rate: float, queries: int, epochs: int, before: str
+) -> None:
+    dataset = replace(toy, name=name)
+    for variant, own in (("gcgpn-aux", epochs), ("cosine", 24), ("dfslwof-att", 4)):
+        fast, strong = (configure(dataset, variant, recipe=recipe) for recipe in ("fast", "strong"))
+        assert (strong.recipe.steps, strong.recipe.rate, strong.recipe.test_queries) == (steps, rate, queries)
+        assert (strong.recipe.epochs, strong.recipe.steps) == (own, 2 * fast.recipe.steps)
+        assert (fast.backbone, strong.backbone) == ("conv4-64-128", "conv4-128-mirror")
+        assert strong.recipe.pretrain == (before if variant == "gcgpn-aux" else "")
+        assert configure(dataset, variant, recipe="strong", backbone="conv4-64").backbone == "conv4-64"
+    for start, own in (("", 12), ("cosine", 8)):  # shorter wherever it starts from a trained one
+        assert configure(dataset, "gcgpn-aux", recipe="strong", changes={"pretrain": start}).recipe.epochs == own
+    assert configure(dataset, "cosine", recipe="strong").recipe.batch == 1024
+    pn = configure(dataset, "pn+", recipe="strong").recipe
+    assert (pn.novel_queries, pn.test_queries, pn.steps, pn.rate) == (6, queries, 1040, 0.1)  # as long on both
+    assert begun(dataset, "dfslwof-att", recipe="strong").backbone == "conv4-128-mirror"
+
+
+def test_every_recipe_has_the_network_its_dataset_names_for_it() -> None:
+    for name, source in DATASETS.items():
+        wide = name in ("mini-imagenet", "cub", "cub-stratified")
+        assert source.backbones.keys() <= RECIPES.keys()
+        for recipe in RECIPES:
+            assert source.backbone_for(recipe) == ("conv4-128-mirror" if wide and recipe == "strong" else source.backbone)
+
+
+def test_changes_of_pictures_are_of_use_wherever_training_looks_at_pictures() -> None:
+    for setting in STRONG.picture_changes:
+        for variant in ("gcgpn-aux", "pn+", "cosine", "dfslwof-att"):
+            assert setting not in unused(find_variant(variant), STRONG)
+        assert setting in unused(find_variant("teen"), STRONG)
+        assert has_use(find_variant("teen"), STRONG, setting)  # its first stage has one
+
+
+def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:
+    assert configure(known_toy, "pn+", changes={"epochs": "7", "novel_queries": 2}).recipe.epochs == 7
+    assert configure(known_toy, "dfslwof-att", changes={"epochs": 7}).recipe.epochs == 7
+
+
+@pytest.mark.parametrize(
+    ("variant", "setting"),
+    [
+        ("gcgpn-aux", "batch"), ("pn+", "seen_queries"), ("pn+", "temperature"), ("pn+", "batch"), ("cosine", "episodes"),
+        ("cosine", "scheme"), ("cosine", "training_ways"), ("teen", "scheme"), ("gcgpn-cos-aux", "sharpness"),
+        ("dfslwof-att", "scalar_rate"),
+        ("pn+", "pretrain"), ("cosine", "pretrain"), ("teen", "pretrain"), ("dfslwof-att", "pretrain"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_would_be_ignored_is_refused(known_toy: Dataset, variant: str, setting: str) -> None:
+    with pytest.raises(InputError, match=f"'{re.escape(variant)}' has no use for .*'{setting}'"):
+        configure(known_toy, variant, changes={setting: getattr(PAPER, setting)})
+
+
+def test_a_setting_that_only_one_of_two_stages_uses_goes_to_that_one(known_toy: Dataset) -> None:
+    changes = {"batch": 32, "seen_queries": 5, "epochs": 2, "temperature": 4.0}
+    first, second = (
+        begun(known_toy, "dfslwof-att", changes).recipe,
+        configure(known_toy, "dfslwof-att", changes=changes).recipe,
+    )
+    assert (first.batch, first.seen_queries, first.epochs, first.temperature) == (32, 15, 2, 4.0)
+    assert (second.batch, second.seen_queries, second.epochs, second.temperature) == (256, 5, 2, 10.0)
+
+
+def test_a_recipe_lets_joint_training_start_from_another_variant(known_toy: Dataset) -> None:
+    names = ("gcgpn-aux", "aux-only", "gcgpn-key", "pn+", "cosine", "dfslwof-att", "teen")
+    plain, pretrained = (
+        {name: stage_before(find_variant(name), recipe) for name in names}
+        for recipe in (PAPER, replace(PAPER, pretrain="cosine"))
+    )
+    cosine = find_variant("cosine")
+    joint, own = dict.fromkeys(names[:3]), {"pn+": None, "cosine": None, "dfslwof-att": cosine, "teen": cosine}
+    assert plain == {**joint, **own}
+    assert pretrained == {**dict.fromkeys(joint, cosine), **own}
+    with pytest.raises(InputError, match="unknown variant 'cosin'"):
+        configure(known_toy, "gcgpn-aux", changes={"pretrain": "cosin"})
+    assert not configure(known_toy, "gcgpn-aux", changes={"pretrain": ""}).recipe.pretrain
+
+
+@pytest.mark.parametrize(
+    ("pretrain", "said"),
+    [
+        ("pn+", "objective is 'few-shot', not 'classify'"), ("aux-only", "objective is 'joint'"),
+        ("teen", "objective is 'none'"), ("dfslwof-att", "objective is 'joint'"),
+        ("far", "classifier is 'squared-l2', not 'cosine'"), ("bent", "last_relu is True"), ("third", "after is 'aux-only'"),
+    ],
+)  # fmt: skip
+def test_what_a_recipe_cannot_start_from_is_refused(
+    known_toy: Dataset, monkeypatch: pytest.MonkeyPatch, pretrain: str, said: str
+) -> None:
+    cosine = find_variant("cosine")
+    odd: dict[str, Any]
+    for name, odd in (("far", {"classifier": "squared-l2"}), ("bent", {"last_relu": True}), ("third", {"after": "aux-only"})):
+        monkeypatch.setitem(VARIANTS, name, replace(cosine, name=name, **odd))
+    named = rf"'gcgpn-aux' cannot start from '{re.escape(pretrain)}', whose {said}.*--set pretrain=cosine"
+    with pytest.raises(InputError, match=named):
+        configure(known_toy, "gcgpn-aux", changes={"pretrain": pretrain})
+    with pytest.raises(InputError, match=named):
+        Grid([Task(Cell("letters", 1, "gcgpn-aux"), "demo", 0)], Path("results"), Path("runs"), {"pretrain": pretrain})
+
+
+def test_a_variant_that_the_recipe_s_own_start_does_not_fit_is_told_to_name_none(
+    toy: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(VARIANTS, "far", replace(find_variant("aux-only"), name="far", classifier="squared-l2"))
+    with pytest.raises(InputError, match=r"'far' cannot start from 'cosine', .*: name none by --set pretrain=$"):
+        configure(replace(toy, name="mini-imagenet"), "far", recipe="strong")
+    plain = configure(replace(toy, name="mini-imagenet"), "far", recipe="strong", changes={"pretrain": ""}).recipe
+    assert (plain.pretrain, plain.epochs) == ("", STRONG.epochs)
+
+
+def test_variants_that_have_a_start_of_their_own_or_none_do_not_name_the_recipe_s(
+    known_toy: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECIPES, "paper", replace(PAPER, pretrain="cosine"))
+    found = {name: configure(known_toy, name).recipe.pretrain for name in ("gcgpn", "pn+", "cosine", "dfslwof-att", "teen")}
+    assert found == {"gcgpn": "cosine", "pn+": "", "cosine": "", "dfslwof-att": "", "teen": ""}
+
+
+def test_settings_of_a_pretrained_variant_go_to_the_stage_that_looks_at_them(known_toy: Dataset) -> None:
+    changes = {"pretrain": "cosine", "batch": 32, "seen_queries": 5, "temperature": 4.0, "sharpness": 2.0}
+    first, second = (
+        begun(known_toy, "gcgpn-aux", changes).recipe,
+        configure(known_toy, "gcgpn-aux", changes=changes).recipe,
+    )
+    assert first == replace(PAPER, epochs=60, batch=32, temperature=4.0)
+    assert second == replace(PAPER, pretrain="cosine", seen_queries=5, sharpness=2.0)
+
+
+def test_the_first_stage_is_the_same_for_every_number_of_shots(known_toy: Dataset) -> None:
+    assert [begun(known_toy, variant, shots=5).shots for variant in ("dfslwof-att", "teen")] == [1, 1]
+    with pytest.raises(InputError, match=r"'cosine' is trained without examples.*`evaluate`"):
+        configure(known_toy, "cosine", shots=5)
+
+
+def test_differences_name_both_values() -> None:
+    other = replace(CONFIG, seed=4, recipe=replace(PAPER, epochs=2))
+    assert differences(CONFIG, other) == ["seed is 4 there, not 3", "recipe.epochs is 2 there, not 75"]
+    assert differences(CONFIG, replace(CONFIG)) == []
+
+
+def test_the_paper_recipe_drops_its_rate_after_epochs_20_40_50_60() -> None:
+    rates = {epoch: learning_rate(PAPER, epoch * PAPER.steps) for epoch in range(PAPER.epochs)}
+    expected = {
+        0: 0.1,
+        19: 0.1,
+        20: 0.006,
+        39: 0.006,
+        40: 0.0012,
+        49: 0.0012,
+        50: 0.00024,
+        59: 0.00024,
+        60: 0.000048,
+        74: 0.000048,
+    }
+    assert {epoch: rates[epoch] for epoch in expected} == expected
+    assert learning_rate(PAPER, 20 * PAPER.steps - 1) == 0.1
+
+
+def test_annealing_follows_half_a_cosine_to_zero() -> None:
+    recipe = Recipe("own", epochs=4, steps=25, rate=0.4, anneal=True)
+    rates = [learning_rate(recipe, step) for step in range(100)]
+    assert rates[0] == 0.4
+    assert rates[50] == pytest.approx(0.2)
+    assert rates[25] == pytest.approx(0.2 + 0.2 * math.sqrt(0.5))
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < 0.001
+
+
+def test_warm_up_rises_evenly_to_the_rate_it_then_leaves_alone() -> None:
+    recipe = Recipe("own", epochs=4, steps=25, rate=0.4, warmup=8)
+    rates = [learning_rate(recipe, step) for step in range(100)]
+    assert rates[:8] == pytest.approx([0.4 * (step + 1) / 8 for step in range(8)])
+    assert set(rates[8:]) == {0.4}
+    annealed = replace(recipe, anneal=True)
+    assert learning_rate(annealed, 3) == pytest.approx(0.5 * learning_rate(replace(annealed, warmup=0), 3))
+
+
+def test_drops_come_from_the_command_line_too() -> None:
+    assert typed(PAPER, {"drops": "[[5, 0.01], [8, 1e-3]]"}, "recipe").drops == ((5, 0.01), (8, 0.001))
+    for wrong in ("5:0.01", "7", "[5]"):
+        with pytest.raises(InputError, match="drops"):
+            typed(PAPER, {"drops": wrong}, "recipe")
+
+
+@pytest.mark.parametrize("setting", ["temperature", "sharpness"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_no_number_is_refused(setting: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"{setting} must be a number, not {value}"):
+        replace(PAPER, **{setting: value})
+
+
+def test_the_name_of_a_recipe_is_no_setting(known_toy: Dataset) -> None:
+    with pytest.raises(InputError, match="unknown recipe setting 'name'"):
+        configure(known_toy, "gcgpn-aux", changes={"name": "mine"})

@@ -1,0 +1,166 @@
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from protograph._internal.errors import InputError
+from protograph.training.config import RunConfig
+from protograph.training.run import Checkpoint, Run
+
+Make = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def run(tmp_path: Path, toy_config: Make) -> Run:
+    return Run.claim(tmp_path / "run", toy_config())
+
+
+@pytest.fixture
+def checkpoint() -> Checkpoint:
+    tensors = {
+        "last.weight": torch.randn(2, 3),
+        "last.count": torch.tensor(7),
+        "best.weight": torch.randn(2, 3).to(memory_format=torch.contiguous_format).T,
+        "progress.loss_sum": torch.tensor(1.25, dtype=torch.float64),
+    }
+    return Checkpoint(tensors, 12, 2, 33.25, 9.5, [{"epoch": 1, "loss": 0.1}, {"epoch": 2, "loss": 0.05}])
+
+
+def same(one: Checkpoint, other: Checkpoint) -> bool:
+    values = [{name: value for name, value in vars(each).items() if name != "tensors"} for each in (one, other)]
+    return (
+        values[0] == values[1]
+        and one.tensors.keys() == other.tensors.keys()
+        and all(value.dtype == other.tensors[name].dtype for name, value in one.tensors.items())
+        and all(torch.equal(value, other.tensors[name]) for name, value in one.tensors.items())
+    )
+
+
+def test_a_claimed_folder_holds_configuration_and_environment(run: Run) -> None:
+    assert {file.name for file in run.folder.iterdir()} == {"config.json", "environment.json"}
+    assert Run.open(run.folder).config == run.config
+
+
+def test_the_same_configuration_may_claim_its_folder_again(run: Run) -> None:
+    before = (run.folder / "config.json").stat().st_mtime_ns
+    assert Run.claim(run.folder, run.config).config == run.config
+    assert (run.folder / "config.json").stat().st_mtime_ns == before
+
+
+def test_another_configuration_is_refused_naming_the_difference(run: Run) -> None:
+    other = replace(run.config, seed=1, recipe=replace(run.config.recipe, epochs=9))
+    with pytest.raises(InputError) as refusal:
+        Run.claim(run.folder, other)
+    for words in (str(run.folder), "seed is 0 there, not 1", "recipe.epochs is 3 there, not 9", "--out"):
+        assert words in str(refusal.value)
+    assert Run.open(run.folder).config == run.config
+
+
+def test_a_foreign_folder_is_refused_and_left_alone(tmp_path: Path, toy_config: Make) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match=r"not a run folder.*--out"):
+        Run.claim(tmp_path, toy_config())
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, toy_config: Make) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(InputError, match="not a run folder"):
+        Run.claim(tmp_path / "run", toy_config())
+
+
+def test_an_empty_folder_may_be_claimed(tmp_path: Path, toy_config: Make) -> None:
+    assert Run.claim(tmp_path, toy_config()).folder == tmp_path
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_run_killed_while_it_claimed_its_folder_can_be_started_again(
+    tmp_path: Path, toy_config: Make, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Killed before file number `written` got its name; a kill cleans nothing up."""
+    names: list[Path] = []
+
+    def replace_or_die(source: Path, target: Path) -> None:
+        if len(names) == written:
+            raise KeyboardInterrupt
+        names.append(Path(source).rename(target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace_or_die)
+        patch.setattr(Path, "unlink", lambda path, missing_ok=False: None)
+        with pytest.raises(KeyboardInterrupt):
+            Run.claim(tmp_path / "run", toy_config())
+    assert Run.claim(tmp_path / "run", toy_config()).load() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"recipe": null}', b'{"recipe": {"epochz": 3}}', b"\xff"])
+def test_a_damaged_configuration_is_refused(run: Run, content: bytes) -> None:
+    (run.folder / "config.json").write_bytes(content)
+    with pytest.raises(InputError):
+        Run.open(run.folder)
+
+
+def test_a_checkpoint_survives_the_disk(run: Run, checkpoint: Checkpoint) -> None:
+    assert run.load() is None
+    run.save(checkpoint)
+    loaded = run.load()
+    assert loaded is not None
+    assert same(loaded, checkpoint)
+    assert loaded.part("last.").keys() == {"weight", "count"}
+    assert (run.folder / "epochs.jsonl").read_text() == '{"epoch": 1, "loss": 0.1}\n{"epoch": 2, "loss": 0.05}\n'
+
+
+def test_weights_are_those_asked_for(run: Run, checkpoint: Checkpoint) -> None:
+    with pytest.raises(InputError, match="no checkpoint"):
+        run.weights("best")
+    run.save(checkpoint)
+    assert torch.equal(run.weights("best")["weight"], checkpoint.tensors["best.weight"])
+    del checkpoint.tensors["best.weight"]
+    run.save(checkpoint)
+    with pytest.raises(InputError, match="no best weights"):
+        run.weights("best")
+
+
+def test_a_truncated_checkpoint_is_refused(run: Run, checkpoint: Checkpoint) -> None:
+    run.save(checkpoint)
+    path = run.folder / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 5):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"checkpoint\.safetensors is damaged"):
+            run.load()
+
+
+def test_no_flipped_byte_of_a_checkpoint_goes_unnoticed(run: Run, checkpoint: Checkpoint) -> None:
+    """Refused, or without effect: spaces that pad the header may become other white space."""
+    run.save(checkpoint)
+    path = run.folder / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    unnoticed = []
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            loaded = run.load()
+        except InputError as error:
+            assert "damaged" in str(error)  # noqa: PT017
+        else:
+            if loaded is None or not same(loaded, checkpoint):
+                unnoticed.append(whole[place - 20 : place + 1])
+    assert unnoticed == []
+
+
+def test_a_damaged_result_is_refused(run: Run) -> None:
+    assert run.measures is None
+    for content in ('{"measures": ', "{}", "[]"):
+        (run.folder / "measures.json").write_text(content)
+        with pytest.raises(InputError, match=r"measures\.json is damaged"):
+            _ = run.measures
+
+
+def test_a_damaged_history_is_refused(run: Run) -> None:
+    (run.folder / "epochs.jsonl").write_text('{"epoch": 1')
+    with pytest.raises(InputError, match=r"epochs\.jsonl is damaged .*: remove measures\.json beside it"):
+        _ = run.history
