@@ -4,11 +4,11 @@
     python benchmarks/classifier.py --root DATA [--encoder conv4] [--steps N] # and the CUB figures
     python benchmarks/classifier.py --root DATA --run RUN                    # of a run's own backbone and prototypes
 
-CUB: fitted on the training pictures of the seen classes, with the dataset's attributes. The novel test classes are then added
-from five pictures each: one after another, in the opposite order, and, from the same pictures, all at once by the evaluation
-code. All are asked for the held-out pictures of the seen classes and the other pictures of the novel ones, among all classes.
-Unknown pictures are those of the novel classes before these are added; the false-alarm rate is chosen as 5 % on held-out
-training pictures.
+CUB: fitted on the training images of the seen classes, with the dataset's attributes. The novel test classes are then added
+from five images each: one after another, in the opposite order, and, from the same images, all at once by the evaluation
+code. All are asked for the held-out images of the seen classes and the other images of the novel ones, among all classes.
+Unknown images are those of the novel classes before these are added; the false-alarm rate is chosen as 5 % on held-out
+training images.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def speed() -> Section:
 
 
 def features_of(data: Dataset, arguments: argparse.Namespace, progress: ShownProgress) -> Tensor:
-    """Features [P, D] of all pictures of a dataset, kept beside --features where it is given."""
+    """Features [P, D] of all images of a dataset, kept beside --features where it is given."""
     if arguments.features and arguments.features.exists():
         return torch.from_numpy(np.load(arguments.features)).float()
     everything = torch.arange(len(data.store))
@@ -91,7 +91,7 @@ def features_of(data: Dataset, arguments: argparse.Namespace, progress: ShownPro
 
 
 def rows_of(pool: Any) -> list[list[int]]:
-    """The pictures of every class of a pool."""
+    """The images of every class of a pool."""
     return [rows.tolist() for rows in pool.by_class()]
 
 
@@ -153,11 +153,11 @@ def cub(arguments: argparse.Namespace) -> Section:
         of_what = f"run {arguments.run.name}" if arguments.run else f"features {arguments.features.name}"
     notes = [
         f"{of_what}; {len(data.train)} seen classes fitted in {fitted:.1f} s; {len(novel_names)} added in {added:.2f} s; "
-        f"{len(seen_targets)} pictures of seen classes and {len(novel_targets)} of novel ones asked.",
-        f"Unknown, before any is added: AUROC {100 * auroc:.2f} %; false alarms on seen test pictures {100 * false_alarms:.2f} "
-        f"% where {100 * RATE:.0f} % were chosen; {100 * strangers:.2f} % of novel pictures found unknown.",
+        f"{len(seen_targets)} images of seen classes and {len(novel_targets)} of novel ones asked.",
+        f"Unknown, before any is added: AUROC {100 * auroc:.2f} %; false alarms on seen test images {100 * false_alarms:.2f} "
+        f"% where {100 * RATE:.0f} % were chosen; {100 * strangers:.2f} % of novel images found unknown.",
     ]
-    return Section("CUB: joint accuracy after adding the novel classes from 5 pictures each", "", rows, notes)
+    return Section("CUB: joint accuracy after adding the novel classes from 5 images each", "", rows, notes)
 
 
 def at_once(known: Classifier, data: Dataset, features: Tensor, support: list[list[int]]) -> Any:
@@ -184,7 +184,7 @@ def at_once(known: Classifier, data: Dataset, features: Tensor, support: list[li
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, help="where CUB is; without it, speed alone is measured")
-    parser.add_argument("--encoder", default="conv4", help="encoder of the pictures")
+    parser.add_argument("--encoder", default="conv4", help="encoder of the images")
     parser.add_argument("--run", type=Path, help="a run trained on CUB instead: its backbone, prototypes and graph block")
     parser.add_argument("--features", type=Path, help="a .npy to keep all features in, or to take them from")
     parser.add_argument("--steps", type=int, help="training steps of the fit")

@@ -1,7 +1,7 @@
 """Speed on the built-in letters, as ratios, on this machine: `make bench`.
 
-Training: pictures per second of the whole step (episodes drawn, pictures gathered and augmented, backbone, graph block, loss,
-backward, optimiser) against the bare backbone's forward, backward and optimiser step on one batch of as many pictures held in
+Training: images per second of the whole step (episodes drawn, images gathered and augmented, backbone, graph block, loss,
+backward, optimiser) against the bare backbone's forward, backward and optimiser step on one batch of as many images held in
 memory.
 
 Evaluation: 600 test episodes through cached features against a loop that runs the backbone in every episode, and against a
@@ -60,11 +60,11 @@ def training_ratio(repeats: int = 15) -> dict[str, float]:
         generator = seeded(0, "bench", next(steps), device=device)
         training_step(model, optimiser, store, dataset.augmentation, spec, recipe.episodes, generator, variant)
 
-    pictures = recipe.episodes * (recipe.ways * (config.shots + recipe.novel_queries) + recipe.seen_queries)
+    images = recipe.episodes * (recipe.ways * (config.shots + recipe.novel_queries) + recipe.seen_queries)
     bare = make_model(config, dataset).backbone.to(device).train()
     bare.to(memory_format=torch.channels_last)
     bare_optimiser = torch.optim.SGD(bare.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    batch = store.gather(torch.arange(pictures, device=device))
+    batch = store.gather(torch.arange(images, device=device))
 
     def backbone() -> None:
         bare_optimiser.zero_grad(set_to_none=True)
@@ -75,9 +75,9 @@ def training_ratio(repeats: int = 15) -> dict[str, float]:
     rounds = [(seconds(whole, repeats), seconds(backbone, repeats)) for _ in range(3)]
     step, alone = (statistics.median(column) for column in zip(*rounds, strict=True))
     return {
-        "pictures_per_step": pictures,
-        "step_pictures_per_s": pictures / step,
-        "bare_backbone_pictures_per_s": pictures / alone,
+        "images_per_step": images,
+        "step_images_per_s": images / step,
+        "bare_backbone_images_per_s": images / alone,
         "ratio_to_bare_backbone": alone / step,
     }
 
@@ -103,9 +103,9 @@ def evaluation_ratio(episodes: int = 600, looped: int = 30) -> dict[str, float]:
 
     scale = episodes / looped
     loop = scale * seconds(backbone_in_every_episode, 2)
-    pictures = drawn.pictures()
-    features = extract(model, store, pictures.to(device))
-    cached = drawn.among(pictures).to(device)
+    images = drawn.images()
+    features = extract(model, store, images.to(device))
+    cached = drawn.among(images).to(device)
 
     def loop_on_cached_features() -> None:
         for index in range(looped):
@@ -114,7 +114,7 @@ def evaluation_ratio(episodes: int = 600, looped: int = 30) -> dict[str, float]:
             episode_measures(logits, one.targets, one.seen)
 
     ours = seconds(lambda: measure(model, store, drawn), 3)
-    extraction = seconds(lambda: extract(model, store, pictures.to(device)), 3)
+    extraction = seconds(lambda: extract(model, store, images.to(device)), 3)
     cached_loop = scale * seconds(loop_on_cached_features, 3)
     return {
         "seconds_for_600_episodes": ours,

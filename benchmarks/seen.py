@@ -1,10 +1,10 @@
-"""What bounds the accuracy on seen classes: how many pictures they have, one more JPEG, the width of the network, how pictures
+"""What bounds the accuracy on seen classes: how many images they have, one more JPEG, the width of the network, how images
 are changed in training, our kernels.
 
-    python benchmarks/seen.py [--dataset mini-imagenet] [--root PATH] [--only pictures jpeg width changes kernels] [--quick]
+    python benchmarks/seen.py [--dataset mini-imagenet] [--root PATH] [--only images jpeg width changes kernels] [--quick]
 
-A cosine classifier over the seen classes by the `fast` recipe, measured after its last epoch on pictures that are held out of
-their training pictures. Test pictures are not looked at. The tables go into SEEN.md beside this script; runs that are finished
+A cosine classifier over the seen classes by the `fast` recipe, measured after its last epoch on images that are held out of
+their training images. Test images are not looked at. The tables go into SEEN.md beside this script; runs that are finished
 are not trained again.
 """
 
@@ -46,8 +46,8 @@ QUALITY, SHIFT = 85, 3  # of one more JPEG; its blocks lie elsewhere than those 
 class Study:
     """What is measured, and on what.
 
-    held: pictures of each class that are never trained on
-    counts: pictures of each class that are, in the section `pictures`; the last one in all others
+    held: images of each class that are never trained on
+    counts: images of each class that are, in the section `images`; the last one in all others
     changes: to the recipe
     """
 
@@ -59,7 +59,7 @@ class Study:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def divided(self, count: int) -> tuple[Dataset, Pool]:
-        """The dataset with `count` training pictures of each class, and the pool of those held out."""
+        """The dataset with `count` training images of each class, and the pool of those held out."""
         kept, held = {}, {}
         for class_id, rows in zip(self.dataset.train.classes.tolist(), self.dataset.train.by_class(), strict=True):
             name, own = self.dataset.classes[class_id], rows.tolist()
@@ -77,7 +77,7 @@ class Study:
         recipe: str = "fast",
         changes: Mapping[str, Any] | None = None,
     ) -> dict[str, object]:
-        """Train, and measure on pictures that were trained on and on others."""
+        """Train, and measure on images that were trained on and on others."""
         dataset, held = self.divided(count)
         if store is not None:
             dataset = replace(dataset, store=store, fingerprint=f"{dataset.fingerprint[:-5]}again")
@@ -100,8 +100,8 @@ class Study:
         return {"": name, **{f"right of those {what}, %": f"{value:.2f}" for what, value in right.items()}}
 
 
-def pictures(study: Study) -> Iterator[Section]:
-    rows = [study.row(f"{count} pictures", count) for count in study.counts]
+def images(study: Study) -> Iterator[Section]:
+    rows = [study.row(f"{count} images", count) for count in study.counts]
     errors = [100 - float(str(row["right of those held out, %"])) for row in rows]
     notes = []
     if min(errors[-2:]) > 0:
@@ -109,43 +109,43 @@ def pictures(study: Study) -> Iterator[Section]:
         power = math.log(one / two) / math.log(many / few)
         gain = {n: two - two * (many / n) ** power for n in (500, 600)}
         notes.append(
-            f"Errors fall by the power {power:.2f} of the number of pictures between the last two rows. If that went on, 500 "
+            f"Errors fall by the power {power:.2f} of the number of images between the last two rows. If that went on, 500 "
             f"would have {gain[500]:.1f} points more than {many}, and 600 another {gain[600] - gain[500]:.1f}."
         )
-    yield Section("pictures", f"Of each of {study.dataset.seen} classes; {study.held} others are held out.", rows, notes)
+    yield Section("images", f"Of each of {study.dataset.seen} classes; {study.held} others are held out.", rows, notes)
 
 
 def jpeg(study: Study) -> Iterator[Section]:
     count = study.counts[-1]
-    again = encoded_again(study.dataset.store, study.dataset.train.all_pictures())
-    rows = [study.row(f"{count} pictures", count), study.row("encoded again", count, store=again)]
+    again = encoded_again(study.dataset.store, study.dataset.train.all_images())
+    rows = [study.row(f"{count} images", count), study.row("encoded again", count, store=again)]
     about = (
-        f"Pictures of seen classes encoded once more as JPEG, quality {QUALITY}, colours at half the resolution, blocks "
+        f"Images of seen classes encoded once more as JPEG, quality {QUALITY}, colours at half the resolution, blocks "
         f"shifted by {SHIFT} pixels."
     )
     yield Section("jpeg", about, rows)
 
 
 def encoded_again(store: Any, rows: Tensor) -> ImageStore:
-    """The same pictures, some of them after one more JPEG."""
+    """The same images, some of them after one more JPEG."""
     pixels = store.pixels.clone()
     for row in rows.tolist():
-        picture = pixels[row]
-        wide = np.pad(picture.permute(1, 2, 0).numpy(), ((SHIFT, 0), (SHIFT, 0), (0, 0)), mode="edge")
+        image = pixels[row]
+        wide = np.pad(image.permute(1, 2, 0).numpy(), ((SHIFT, 0), (SHIFT, 0), (0, 0)), mode="edge")
         packed = io.BytesIO()
         Image.fromarray(wide.squeeze()).save(packed, "JPEG", quality=QUALITY, subsampling="4:2:0")
         read = np.atleast_3d(np.asarray(Image.open(packed)))[SHIFT:, SHIFT:]
-        picture.copy_(torch.from_numpy(read.copy()).permute(2, 0, 1))
+        image.copy_(torch.from_numpy(read.copy()).permute(2, 0, 1))
     return ImageStore(pixels, store.normalisation)
 
 
 def width(study: Study) -> Iterator[Section]:
     rows = [study.row(name, study.counts[-1], name) for name in WIDTHS]
-    yield Section("width", f"Networks of other widths, {study.counts[-1]} pictures of each class.", rows)
+    yield Section("width", f"Networks of other widths, {study.counts[-1]} images of each class.", rows)
 
 
 def changes(study: Study) -> Iterator[Section]:
-    count, all_of_them = study.counts[-1], STRONG.picture_changes
+    count, all_of_them = study.counts[-1], STRONG.image_changes
     usual = find_source(study.dataset.name).backbone_for("fast")
     rows = [study.row("as it is", count)]
     rows += [study.row(f"{name} {value:g}", count, changes={name: value}) for name, value in all_of_them.items()]
@@ -155,7 +155,7 @@ def changes(study: Study) -> Iterator[Section]:
         study.row("all of them, twice as long, conv4-128", count, "conv4-128", recipe=STRONG.name),
     ]
     about = (
-        f"Training pictures changed as the `strong` recipe does, {count} of each class; {usual} but in the last row. Twice as "
+        f"Training images changed as the `strong` recipe does, {count} of each class; {usual} but in the last row. Twice as "
         "long is by that recipe itself."
     )
     yield Section("changes", about, rows)
@@ -181,12 +181,12 @@ def kernels(study: Study) -> Iterator[Section]:
         last = run.history[-1]
         measures = {f"validation {MEASURES[key]}": last["validation"][key]["mean"] for key in ("seen_seen", "novel_novel")}
         rows.append({"": name, "precision": run.config.precision, "last loss": last["loss"], **measures})
-    about = "A training of a third of the length, by our kernels and recorded steps, and without. All pictures, one seed."
+    about = "A training of a third of the length, by our kernels and recorded steps, and without. All images, one seed."
     yield Section("kernels", about, rows)
 
 
 SECTIONS: dict[str, Callable[[Study], Iterator[Section]]] = {
-    "pictures": pictures,
+    "images": images,
     "jpeg": jpeg,
     "width": width,
     "changes": changes,

@@ -11,7 +11,7 @@ Sections, each written as soon as it is measured, so that a machine lent for min
     precision    the same weights measured in float32 and bfloat16
     seeds        trained in float32 and in bfloat16 by the recipe `fast`, three seeds each; needs a dataset's files
 
-Without --root the pictures are made up. With --quick everything shrinks to a test of this script, and nothing is written unless
+Without --root the images are made up. With --quick everything shrinks to a test of this script, and nothing is written unless
 --out says where. Times are medians after a warm-up; whatever is compared is measured in turns.
 """
 
@@ -80,7 +80,7 @@ machine, the versions, the day and the command.
 """
 VARIANT = "gcgpn-aux"
 BACKBONES = ("conv4-64-128", "conv4-128", "conv4-64", "resnet12")
-# Bytes a picture of 84 px moves through conv4-64-128, forward and backward: of each block its inputs three times, and what its
+# Bytes an image of 84 px moves through conv4-64-128, forward and backward: of each block its inputs three times, and what its
 # convolution writes and what is pooled of that seven times; in bfloat16 of the first block its squares four times instead, and
 # what is pooled four times
 TRAFFIC = {"float32": 24e6, "bfloat16": 6.1e6}
@@ -92,7 +92,7 @@ NEIGHBOURS, FEATURES = 32, 128  # of the section `classes`
 class Scale:
     """How much is measured.
 
-    size, pictures: of made-up pictures: pixels of a side; pictures of a class for training, for test of seen and novel classes
+    size, images: of made-up images: pixels of a side; images of a class for training, for test of seen and novel classes
     shots: of the training steps
     rounds, least: how often each thing is timed, and for how many seconds at least
     batches: changes to recipes where single steps are measured
@@ -103,7 +103,7 @@ class Scale:
     """
 
     size: int = 84
-    pictures: tuple[int, int, int] = (500, 75, 600)
+    images: tuple[int, int, int] = (500, 75, 600)
     shots: tuple[int, ...] = (1, 5)
     rounds: int = 5
     least: float = 0.3
@@ -118,7 +118,7 @@ class Scale:
 
 QUICK = Scale(
     size=32,
-    pictures=(20, 5, 20),
+    images=(20, 5, 20),
     shots=(1,),
     rounds=1,
     least=0.0,
@@ -162,22 +162,22 @@ class Bench:
 
     @property
     def trained(self) -> str | None:
-        """The dataset to train on; made-up pictures are not worth it."""
+        """The dataset to train on; made-up images are not worth it."""
         return self.name if self.has_files else "letters" if self.scale is QUICK else None
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The dataset, its pictures on the device, or a made-up one of the same kind."""
+        """The dataset, its images on the device, or a made-up one of the same kind."""
         if not self.has_files:
             return made_up(self.scale, self.device)
         opened = open_dataset(self.name, self.root)
         return replace(opened, store=opened.store.to(self.device))
 
     @property
-    def pictures(self) -> str:
-        """Which pictures these are."""
-        side = self.dataset.store.picture_shape[-1]
-        return f"{self.dataset.name}, {side} px" if self.has_files else f"made-up pictures of {side} px"
+    def images(self) -> str:
+        """Which images these are."""
+        side = self.dataset.store.image_shape[-1]
+        return f"{self.dataset.name}, {side} px" if self.has_files else f"made-up images of {side} px"
 
     def config(self, backbone: str = "conv4-64-128", shots: int = 1, recipe: str = "paper", precision: str = "") -> RunConfig:
         """A configuration whose steps are measured."""
@@ -194,7 +194,7 @@ class Bench:
 
 def made_up(scale: Scale, device: torch.device) -> Dataset:
     """64 seen and 36 novel classes of soft coloured clouds, which are no harder to decode than photographs."""
-    train, seen_test, novel = scale.pictures
+    train, seen_test, novel = scale.images
     generator = seeded(0, "clouds", device=device)
     parts: list[Tensor] = []
 
@@ -307,8 +307,8 @@ def bandwidth(bench: Bench) -> float:
     return 2 * size / medians(bench.scale, lambda: target.copy_(source))[0]
 
 
-def pictures_of(recipe: Recipe, shots: int) -> int:
-    """Pictures of a training step."""
+def images_of(recipe: Recipe, shots: int) -> int:
+    """Images of a training step."""
     return recipe.episodes * (recipe.ways * (shots + recipe.novel_queries) + recipe.seen_queries)
 
 
@@ -324,15 +324,15 @@ def own_step(bench: Bench, config: RunConfig) -> Repeated:
 
 
 def bare_step(bench: Bench, config: RunConfig) -> Repeated:
-    """Forward, backward and optimiser of the backbone's plain layers alone, on one batch of pictures that is ready.
+    """Forward, backward and optimiser of the backbone's plain layers alone, on one batch of images that is ready.
 
     On a GPU they are compiled, and the step is recorded.
     """
     device, store, dtype = bench.device, bench.dataset.store, PRECISIONS[config.precision]
-    net = plain(build_backbone(config.backbone, store.picture_shape[0], last_relu=False)).train()
+    net = plain(build_backbone(config.backbone, store.image_shape[0], last_relu=False)).train()
     net.to(device, memory_format=torch.channels_last)
     optimiser = make_optimiser(net, config.recipe)
-    rows = torch.arange(pictures_of(config.recipe, config.shots), device=device) % len(store)
+    rows = torch.arange(images_of(config.recipe, config.shots), device=device) % len(store)
     batch = store.gather(rows).to(dtype)
     forward = torch.compile(net, dynamic=False) if device.type == "cuda" else net
 
@@ -373,19 +373,19 @@ def steps(bench: Bench) -> Iterator[Section]:
             wanted += [("fast", 1, precision) for precision in bench.precisions]
         for recipe, shots, precision in wanted:
             config = bench.config(backbone, shots, recipe, precision)
-            pictures = pictures_of(config.recipe, shots)
+            images = images_of(config.recipe, shots)
             step, bare, peak = both_steps(bench, config)
-            area = (bench.dataset.store.picture_shape[-1] / 84) ** 2
-            traffic = pictures * TRAFFIC[precision] * area
+            area = (bench.dataset.store.image_shape[-1] / 84) ** 2
+            traffic = images * TRAFFIC[precision] * area
             rows.append(
                 {
                     "recipe": recipe,
                     "shots": shots,
                     "precision": precision,
-                    "pictures": pictures,
+                    "images": images,
                     "step, ms": 1e3 * step,
-                    "pictures/s": pictures / step,
-                    "bare, pictures/s": pictures / bare,
+                    "images/s": images / step,
+                    "bare, images/s": images / bare,
                     "ratio to bare": bare / step,
                     "share of floor": traffic / speed / step if backbone == "conv4-64-128" else None,
                     "peak, MB": peak,
@@ -393,20 +393,20 @@ def steps(bench: Bench) -> Iterator[Section]:
             )
         alone = "compiled and recorded as a CUDA graph" if bench.device.type == "cuda" else "as they are"
         notes = [
-            f"bare: the backbone's plain torch layers, {alone}: forward, backward and SGD step on as many pictures, ready in "
+            f"bare: the backbone's plain torch layers, {alone}: forward, backward and SGD step on as many images, ready in "
             "memory as normalised tensors of that precision.",
-            "peak: the most memory in use beyond the pictures, which stay on the device as uint8.",
+            "peak: the most memory in use beyond the images, which stay on the device as uint8.",
         ]
         if backbone == "conv4-64-128":
             notes.insert(
                 1,
-                f"floor: {TRAFFIC['bfloat16'] / 1e6} MB of activations a picture at 84 px in bfloat16, whose first convolution "
+                f"floor: {TRAFFIC['bfloat16'] / 1e6} MB of activations an image at 84 px in bfloat16, whose first convolution "
                 f"is never written, and {TRAFFIC['float32'] / 1e6:.0f} in float32, moved at the {speed / 1e9:,.0f} GB/s, read "
                 "and written, of a large copy here.",
             )
         about = (
-            "The whole training step: episodes drawn, pictures gathered, cropped, flipped and normalised, backbone, graph "
-            f"block, loss, backward, optimiser. {VARIANT} on {bench.pictures}, with each recipe's own batch."
+            "The whole training step: episodes drawn, images gathered, cropped, flipped and normalised, backbone, graph "
+            f"block, loss, backward, optimiser. {VARIANT} on {bench.images}, with each recipe's own batch."
         )
         yield Section(f"steps: {backbone}", about, rows, notes)
 
@@ -417,7 +417,7 @@ def against_peer(bench: Bench) -> Iterator[Section]:
     recipe, queries = config.recipe, config.recipe.test_queries
     assert isinstance(dataset.store, ImageStore)
     clear()
-    pictures = pictures_of(recipe, 1)
+    images = images_of(recipe, 1)
     (step,) = medians(scale, warm_up(own_step(bench, config)))
     tests = fixed_episodes(evaluation_spec(dataset, "test", recipe.ways, 1, queries), EVALUATION_SEED, scale.evaluations[0])
     model = bench.model(config)
@@ -429,16 +429,16 @@ def against_peer(bench: Bench) -> Iterator[Section]:
     model.to(device)
     training = fixed_episodes(training_spec(dataset, recipe, 1), 0, scale.peer_steps * recipe.episodes)
     tests = tests.slice(0, scale.peer_episodes)
-    rows = torch.unique(torch.cat([training.pictures(), tests.pictures()]))
+    rows = torch.unique(torch.cat([training.images(), tests.images()]))
     workers = min(14, os.cpu_count() or 1)
     with TemporaryDirectory() as folder:
         files = peer.own_files(dataset, rows.tolist(), bench.root) if bench.root else None
-        source = "the dataset's own files" if files else "JPEG files of the same pictures"
+        source = "the dataset's own files" if files else "JPEG files of the same images"
         files = files or peer.written_files(dataset.store, rows, Path(folder))
 
         def prepared(episodes: Episodes, augmentation: Augmentation | None) -> tuple[Any, Episodes]:
             placed = episodes.among(rows)
-            shown = peer.PictureFiles(files, dataset.store.picture_shape[-1], dataset.store.normalisation, augmentation)
+            shown = peer.ImageFiles(files, dataset.store.image_shape[-1], dataset.store.normalisation, augmentation)
             return peer.loader(shown, placed, workers), placed
 
         optimiser = make_optimiser(model, recipe)
@@ -450,19 +450,19 @@ def against_peer(bench: Bench) -> Iterator[Section]:
         peer_evaluation = scale.evaluations[0] * peer.evaluate(model, batches, placed, device)
     what = f"evaluation, {scale.evaluations[0]} episodes, s"
     table = [
-        {"": f"training, pictures/s ({bench.precision})", "ours": pictures / step, "peer-style": pictures / peer_step,
+        {"": f"training, images/s ({bench.precision})", "ours": images / step, "peer-style": images / peer_step,
          "ratio": peer_step / step},
         {"": what, "ours": evaluation, "peer-style": peer_evaluation, "ratio": peer_evaluation / evaluation},
     ]  # fmt: skip
     about = (
-        f"Beside a peer-style loop (benchmarks/peer.py) in the same run, one shot, conv4-64-128, {bench.pictures}, "
+        f"Beside a peer-style loop (benchmarks/peer.py) in the same run, one shot, conv4-64-128, {bench.images}, "
         f"{recipe.episodes} episodes a step: {source} decoded with PIL and transformed by {workers} DataLoader workers, an "
         "episode to a batch; eager float32 layers, the same head, an episode at a time, in training and in evaluation."
     )
     notes = [
         f"The peer's training is measured over {scale.peer_steps} steps, its evaluation over {scale.peer_episodes} episodes "
         "and scaled; the start of its workers and the drawing of its episodes are not counted.",
-        "Our evaluation includes the extraction of features; pictures were decoded once, before.",
+        "Our evaluation includes the extraction of features; images were decoded once, before.",
     ]
     yield Section("peer", about, table, notes)
 
@@ -475,7 +475,7 @@ def evaluation(bench: Bench) -> Iterator[Section]:
     rows = [evaluation_row(bench, model, spec, count, every_time) for count in bench.scale.evaluations]
     about = (
         f"{len(bench.dataset.seen_test) + config.recipe.ways}-way test episodes, one shot, conv4-64-128 in {bench.precision}, "
-        f"{bench.pictures}: the features of every picture once, then all episodes on these."
+        f"{bench.images}: the features of every image once, then all episodes on these."
     )
     notes = [
         f"The two loops over episodes, with the same weights, are measured over {bench.scale.looped} episodes and scaled. The "
@@ -511,13 +511,13 @@ def evaluation_row(
     began = time.perf_counter()
     drawn = fixed_episodes(spec, EVALUATION_SEED, count)
     drawing = time.perf_counter() - began
-    pictures, placed = drawn.compact
-    pictures = pictures.to(bench.device)
+    images, placed = drawn.compact
+    images = images.to(bench.device)
     cached = placed.slice(0, looped).to(bench.device)
-    features = extract(model, store, pictures)
+    features = extract(model, store, images)
     extraction, ours, one_by_one = medians(
         evaluation_scale(bench),
-        lambda: extract(model, store, pictures),
+        lambda: extract(model, store, images),
         lambda: run_episodes(model, features, placed),
         lambda: loop(cached, lambda indices: features[indices.flatten()], model),
     )
@@ -525,7 +525,7 @@ def evaluation_row(
     return {
         "episodes": count,
         "drawing, s": drawing,
-        "pictures": len(pictures),
+        "images": len(images),
         "features, s": extraction,
         "episodes, s": ours,
         "together, s": extraction + ours,
@@ -638,7 +638,7 @@ def training(bench: Bench) -> Iterator[Section]:
         notes = [
             "set-up: compiling, choosing kernels and recording, until the first recorded step has run. training: all the rest, "
             "with a validation and a checkpoint after every epoch. command: everything, with opening the dataset, the test "
-            "and the pictures.",
+            "and the images.",
             "H-Mean: over 600 test episodes, with the weights of the best validation.",
         ]
         if {"paper", "fast"} <= found.keys():
@@ -678,7 +678,7 @@ def precision(bench: Bench) -> Iterator[Section]:
         opened = bench.has_files and config.dataset == bench.name
         dataset = bench.dataset if opened else open_dataset(config.dataset, bench.root)
         if dataset.fingerprint != config.fingerprint:
-            raise InputError(f"{folder} was trained on other pictures than these of {config.dataset}: name another --run")
+            raise InputError(f"{folder} was trained on other images than these of {config.dataset}: name another --run")
         model = trained_model(run, dataset).to(bench.device)
         found = {}
         for name, dtype in PRECISIONS.items():

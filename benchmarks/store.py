@@ -1,4 +1,4 @@
-"""Building and opening the store of a dataset's pictures, against all cores decoding the same files in a bare loop.
+"""Building and opening the store of a dataset's images, against all cores decoding the same files in a bare loop.
 
     python benchmarks/store.py [--root PATH] [--rounds 3]
 
@@ -20,12 +20,12 @@ from PIL import Image
 from protograph._internal.progress import Silent
 from protograph.data import open_dataset
 from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
-from protograph.data.reading import read_pictures
+from protograph.data.reading import read_images
 
 
 def decode(file: str) -> int:
-    with Image.open(file) as picture:
-        return int(np.asarray(picture.convert("RGB")).shape[0])
+    with Image.open(file) as image:
+        return int(np.asarray(image.convert("RGB")).shape[0])
 
 
 def seconds(work: object) -> float:
@@ -45,13 +45,13 @@ def main() -> None:
         # Before the bare loop, whose processes are copies of this one.
         own, child = (resource.getrusage(who).ru_maxrss / 2**10 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         opening = median(seconds(lambda: open_dataset("mini-imagenet", chosen.root)) for _ in range(5))
-        assert dataset.pictures is not None
-        names = list(dataset.pictures.names)
+        assert dataset.images is not None
+        names = list(dataset.images.names)
         folder = next(path.parent for path in _places(chosen.root, Path(cache)) if path.name == names[0])
 
         def build(round_: int) -> None:
             os.environ["PROTOGRAPH_CACHE"] = f"{cache}/{round_}"
-            read_pictures(folder, names, SIZE, NORMALISATION, Silent())
+            read_images(folder, names, SIZE, NORMALISATION, Silent())
 
         files = [f"{folder}/{name}" for name in names]
         bare, built = [], []
@@ -63,16 +63,16 @@ def main() -> None:
         store_opening = median(seconds(lambda: build(0)) for _ in range(5))
     workers = os.cpu_count() or 1
     peak = own + workers * child
-    print(f"{len(names)} pictures, {workers} cores")
-    print(f"bare loop            {median(bare):7.2f} s  {len(names) / median(bare):8.0f} pictures/s")
-    print(f"building the store   {median(built):7.2f} s  {len(names) / median(built):8.0f} pictures/s")
+    print(f"{len(names)} images, {workers} cores")
+    print(f"bare loop            {median(bare):7.2f} s  {len(names) / median(bare):8.0f} images/s")
+    print(f"building the store   {median(built):7.2f} s  {len(names) / median(built):8.0f} images/s")
     print(f"ratio                {median(bare) / median(built):7.2f}")
     print(f"opening the store    {store_opening:7.2f} s; the whole dataset with its split {opening:.2f} s")
     print(f"peak memory          {peak:7.0f} MB at the most: {own:.0f} + {workers} workers of {child:.0f} or less")
 
 
 def _places(root: Path | None, cache: Path) -> list[Path]:
-    """Where the pictures lie: under the root, or unpacked from its archives."""
+    """Where the images lie: under the root, or unpacked from its archives."""
     base = root or Path(os.environ["PROTOGRAPH_DATA"])
     return [path for place in (base, *cache.glob("unpacked-*")) for path in place.rglob("n*.jpg")]
 

@@ -56,7 +56,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     return torch.device("cpu")
 
 
-SEEN, NOVEL_VALIDATION, NOVEL_TEST, PICTURES = 12, 6, 7, 12
+SEEN, NOVEL_VALIDATION, NOVEL_TEST, IMAGES = 12, 6, 7, 12
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,7 +95,7 @@ def cub_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def real_root() -> Path:
     """Where the real datasets are, if they are."""
     if not os.environ.get("PROTOGRAPH_DATA"):
-        pytest.skip("the real pictures are tested where PROTOGRAPH_DATA says where they are")
+        pytest.skip("the real images are tested where PROTOGRAPH_DATA says where they are")
     return Path(os.environ["PROTOGRAPH_DATA"])
 
 
@@ -109,9 +109,9 @@ def make_toy() -> Dataset:
     def pool(first: int, stop: int) -> Pool:
         members = {}
         for class_id in range(first, stop):
-            start = PICTURES * len(pixels)
-            members[class_id] = list(range(start, start + PICTURES))
-            noise = torch.randint(0, 100, (PICTURES, 1, 16, 16), generator=generator)
+            start = IMAGES * len(pixels)
+            members[class_id] = list(range(start, start + IMAGES))
+            noise = torch.randint(0, 100, (IMAGES, 1, 16, 16), generator=generator)
             pixels.append((patterns[class_id] + noise).to(torch.uint8))
         return Pool.of(members)
 

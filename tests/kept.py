@@ -15,11 +15,11 @@ SEEN, D = 6, 5
 NAMES = tuple("abcdef")
 
 
-def blobs(classes: int = SEEN, pictures: int = 12, size: int = D, seed: int = 0) -> tuple[Vector, NDArray[np.str_]]:
+def blobs(classes: int = SEEN, images: int = 12, size: int = D, seed: int = 0) -> tuple[Vector, NDArray[np.str_]]:
     """Features around one centre per class, and their labels."""
     generator = np.random.default_rng(seed)
     centres = generator.normal(size=(classes, size))
-    rows = np.repeat(np.arange(classes), pictures)
+    rows = np.repeat(np.arange(classes), images)
     features = centres[rows] + 0.4 * generator.normal(size=(len(rows), size))
     return features, np.array([chr(ord("a") + row) for row in rows])
 

@@ -94,7 +94,7 @@ def test_captured_training_is_the_same_as_training_that_is_not(
     """
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     device, config = torch.device("cuda"), toy_config(rate=1e-6, **changes)
-    augmentation = replace(toy.augmentation, **config.recipe.picture_changes)
+    augmentation = replace(toy.augmentation, **config.recipe.image_changes)
     store, recipe, variant = toy.store.to(device), config.recipe, find_variant(config.variant)
     spec = training_spec(toy, recipe, 1).to(device)
     gradients, losses = [], []

@@ -14,10 +14,10 @@ from protograph.episodes import Episodes, EpisodeSpec, draw, fixed_episodes, sam
 SEEDS = st.integers(0, 2**32)
 
 
-def make_pool(counts: list[int], first_class: int = 0, first_picture: int = 0) -> Pool:
-    """Classes with so many pictures each, their indices neither ascending nor contiguous."""
+def make_pool(counts: list[int], first_class: int = 0, first_image: int = 0) -> Pool:
+    """Classes with so many images each, their indices neither ascending nor contiguous."""
     total = sum(counts)
-    indices = (first_picture + torch.randperm(2 * total, generator=seeded(total))[:total]).tolist()
+    indices = (first_image + torch.randperm(2 * total, generator=seeded(total))[:total]).tolist()
     members = {}
     for class_id, count in enumerate(counts, first_class):
         members[class_id], indices = indices[:count], indices[count:]
@@ -26,7 +26,7 @@ def make_pool(counts: list[int], first_class: int = 0, first_picture: int = 0) -
 
 @st.composite
 def specs(draw: Any) -> EpisodeSpec:
-    """Valid specifications of every kind, many of them with too few pictures of a seen class for all seen queries."""
+    """Valid specifications of every kind, many of them with too few images of a seen class for all seen queries."""
     ways, shots, novel_queries = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     enough = st.integers(shots + novel_queries, shots + novel_queries + 3)
     if draw(st.booleans()):
@@ -44,8 +44,8 @@ def specs(draw: Any) -> EpisodeSpec:
 
 def members(pool: Pool) -> dict[int, set[int]]:
     return {
-        int(class_id): set(pictures[: int(count)].tolist())
-        for class_id, pictures, count in zip(pool.classes, pool.pictures, pool.counts, strict=True)
+        int(class_id): set(images[: int(count)].tolist())
+        for class_id, images, count in zip(pool.classes, pool.images, pool.counts, strict=True)
     }
 
 
@@ -62,19 +62,19 @@ def check_guarantees(spec: EpisodeSpec, episodes: Episodes) -> None:
         assert seen == sorted(seen)
 
         support: list[int] = []
-        for class_id, pictures, mask in zip(novel, episodes.support[number], episodes.mask[number], strict=True):
-            shown = pictures[mask].tolist()
+        for class_id, images, mask in zip(novel, episodes.support[number], episodes.mask[number], strict=True):
+            shown = images[mask].tolist()
             assert (spec.fewest_shots or spec.shots) <= len(shown) <= spec.shots
             assert mask[: len(shown)].all()
-            assert (pictures[~mask] == pictures[0]).all(), "padding repeats the first picture"
+            assert (images[~mask] == images[0]).all(), "padding repeats the first image"
             assert set(shown) <= novel_pool[class_id]
             support += shown
 
         assert len(set(support)) == len(support)
-        assert len(set(queries)) == len(queries), "a picture is a query twice"
+        assert len(set(queries)) == len(queries), "an image is a query twice"
         assert not set(support) & set(queries), "support and queries overlap"
-        for picture, row in zip(queries, targets, strict=True):
-            assert picture in (seen_pool if row < episodes.seen else novel_pool)[classes[row]]
+        for image, row in zip(queries, targets, strict=True):
+            assert image in (seen_pool if row < episodes.seen else novel_pool)[classes[row]]
 
         per_row = [targets.count(row) for row in range(len(classes))]
         assert per_row[episodes.seen :] == [spec.novel_queries] * spec.ways
@@ -100,11 +100,11 @@ def test_episodes_drawn_together_keep_the_guarantees(spec: EpisodeSpec, seed: in
     check_guarantees(spec, episodes)
 
 
-def test_a_scarce_seen_pool_is_used_up_to_its_last_picture() -> None:
+def test_a_scarce_seen_pool_is_used_up_to_its_last_image() -> None:
     spec = EpisodeSpec(make_pool([1, 4, 2]), make_pool([3, 3], 3, 20), 2, 1, 2, 7)
     episode = sample(spec, 0, 0)
     check_guarantees(spec, episode)
-    assert set(episode.queries[0, :7].tolist()) == set(spec.seen.all_pictures().tolist())
+    assert set(episode.queries[0, :7].tolist()) == set(spec.seen.all_images().tolist())
 
 
 def same(one: Episodes, other: Episodes) -> bool:
@@ -154,17 +154,17 @@ SEEN_COUNTS = [6, 9, 7, 12, 6, 8]
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("scheme", ["total", "per-class"])
-def test_every_class_and_picture_is_reached(training: bool, scheme: Any) -> None:
+def test_every_class_and_image_is_reached(training: bool, scheme: Any) -> None:
     seen = make_pool(SEEN_COUNTS)
     spec = EpisodeSpec(seen, None if training else make_pool([6, 8, 7], 6, 200), 2, 2, 2, 3, scheme)
     episodes = draw(spec, 800, seeded(0))
     source = seen if spec.novel is None else spec.novel
     assert set(episodes.classes[:, episodes.seen :].flatten().tolist()) == set(source.classes.tolist())
     assert set(episodes.classes[:, : episodes.seen].flatten().tolist()) == set(seen.classes.tolist())
-    assert set(episodes.support.flatten().tolist()) == set(source.all_pictures().tolist())
+    assert set(episodes.support.flatten().tolist()) == set(source.all_images().tolist())
     first_novel = episodes.queries.shape[1] - spec.ways * spec.novel_queries
-    assert set(episodes.queries[:, :first_novel].flatten().tolist()) == set(seen.all_pictures().tolist())
-    assert set(episodes.queries[:, first_novel:].flatten().tolist()) == set(source.all_pictures().tolist())
+    assert set(episodes.queries[:, :first_novel].flatten().tolist()) == set(seen.all_images().tolist())
+    assert set(episodes.queries[:, first_novel:].flatten().tolist()) == set(source.all_images().tolist())
 
 
 def evenly_spread(counts: list[int], places: int) -> bool:
@@ -175,7 +175,7 @@ def evenly_spread(counts: list[int], places: int) -> bool:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_seen_queries_are_uniform_over_classes_however_many_pictures_these_have(together: bool) -> None:
+def test_seen_queries_are_uniform_over_classes_however_many_images_these_have(together: bool) -> None:
     spec = EpisodeSpec(make_pool(SEEN_COUNTS), make_pool([6, 8, 7], 6, 200), 2, 2, 2, 5)
     count = 600
     episodes = draw(spec, count, seeded(1)) if together else fixed_episodes(spec, 1, count)
@@ -186,14 +186,14 @@ def test_seen_queries_are_uniform_over_classes_however_many_pictures_these_have(
     assert abs(shared - count / 6) < 5 * (count * 5 / 36) ** 0.5
 
 
-def test_novel_classes_and_their_pictures_are_uniform() -> None:
+def test_novel_classes_and_their_images_are_uniform() -> None:
     spec = EpisodeSpec(make_pool(SEEN_COUNTS), make_pool([6, 8, 7], 6, 200), 1, 1, 1, 1)
     assert spec.novel is not None
     episodes = draw(spec, 3000, seeded(2))
     assert evenly_spread((episodes.classes[:, -1] - 6).bincount(minlength=3).tolist(), 3)
-    shown = [int((episodes.support == picture).sum()) for picture in spec.novel.pictures[1, :8]]
+    shown = [int((episodes.support == image).sum()) for image in spec.novel.images[1, :8]]
     assert evenly_spread(shown, 8)
-    assert evenly_spread([int((episodes.queries[:, 1] == picture).sum()) for picture in spec.novel.pictures[1, :8]], 8)
+    assert evenly_spread([int((episodes.queries[:, 1] == image).sum()) for image in spec.novel.images[1, :8]], 8)
 
 
 def test_unequal_shots_take_every_allowed_number() -> None:
@@ -203,13 +203,13 @@ def test_unequal_shots_take_every_allowed_number() -> None:
 
 @given(specs(), SEEDS)
 @settings(max_examples=30, deadline=None)
-def test_reindexed_episodes_point_at_the_same_pictures(spec: EpisodeSpec, seed: int) -> None:
+def test_reindexed_episodes_point_at_the_same_images(spec: EpisodeSpec, seed: int) -> None:
     episodes = fixed_episodes(spec, seed, 3)
-    pictures = episodes.pictures()
-    assert pictures.tolist() == sorted({*episodes.support.flatten().tolist(), *episodes.queries.flatten().tolist()})
-    moved = episodes.among(pictures)
-    assert torch.equal(pictures[moved.support], episodes.support)
-    assert torch.equal(pictures[moved.queries], episodes.queries)
+    images = episodes.images()
+    assert images.tolist() == sorted({*episodes.support.flatten().tolist(), *episodes.queries.flatten().tolist()})
+    moved = episodes.among(images)
+    assert torch.equal(images[moved.support], episodes.support)
+    assert torch.equal(images[moved.queries], episodes.queries)
     assert torch.equal(moved.targets, episodes.targets)
 
 

@@ -1,12 +1,12 @@
-"""Which pictures make an episode: pure functions of a specification, a seed and an index. No pictures, no model.
+"""Which images make an episode: pure functions of a specification, a seed and an index. No images, no model.
 
-Shapes: E episodes, S seen, N novel, V = S + N, K shots, Q queries; M pictures of a class at the most.
+Shapes: E episodes, S seen, N novel, V = S + N, K shots, Q queries; M images of a class at the most.
 
 Guarantees, each a property test:
-* support and query pictures of an episode never overlap, and no picture is a query twice;
+* support and query images of an episode never overlap, and no image is a query twice;
 * a class acting as novel is not among the episode's seen rows;
-* every picture comes from the pool of its class, and every target is the row of its class;
-* pictures of one class are drawn without replacement; the class of a seen query uniformly with replacement;
+* every image comes from the pool of its class, and every target is the row of its class;
+* images of one class are drawn without replacement; the class of a seen query uniformly with replacement;
 * the same (specification, seed, index) gives the same episode, however many are drawn together.
 """
 
@@ -59,23 +59,23 @@ class EpisodeSpec:
         if needed > fewest:
             class_id = int(source.classes[source.counts.argmin()])
             raise InputError(
-                f"{self.shots} shots + {self.novel_queries} queries need {needed} pictures of every {kind} class, "
+                f"{self.shots} shots + {self.novel_queries} queries need {needed} images of every {kind} class, "
                 f"but class '{self.names[class_id] if self.names else class_id}' has {fewest}: use fewer shots (--shots) or "
                 f"queries (--set {'novel_queries=N' if self.novel is None else 'test_queries=N; of `evaluate` --queries'})"
             )
         fewest = int(self.seen.counts.min())
         if self.scheme == "per-class" and self.seen_queries > fewest:
-            raise InputError(f"{self.seen_queries} queries of each seen class asked, but one has {fewest} pictures: use fewer")
+            raise InputError(f"{self.seen_queries} queries of each seen class asked, but one has {fewest} images: use fewer")
         supply = int(self.seen.counts.sort().values[: len(self.seen) - (self.ways if self.novel is None else 0)].sum())
         if self.scheme == "total" and (self.seen_queries > supply or fewest < 1):
             if self.novel is None:
                 raise InputError(
                     f"{self.seen_queries} seen queries asked of a training episode, but beside {self.ways} classes acting as "
-                    f"novel the others may have only {supply} pictures: --set seen_queries=N or training_ways=N"
+                    f"novel the others may have only {supply} images: --set seen_queries=N or training_ways=N"
                 )
             raise InputError(
                 f"{self.seen_queries} seen queries (ways x test queries) asked of a held-out episode, but the seen classes "
-                f"hold out only {supply} pictures: --set test_queries=N or ways=N; of `evaluate` --queries or --ways"
+                f"hold out only {supply} images: --set test_queries=N or ways=N; of `evaluate` --queries or --ways"
             )
         if self.fewest_shots is not None and not 1 <= self.fewest_shots <= self.shots:
             raise InputError(f"the fewest shots must lie between 1 and {self.shots}, not {self.fewest_shots}")
@@ -91,8 +91,8 @@ class Episodes:
     """E episodes as indices.
 
     classes: [E, V] class id of every row of the joint label space, the S seen ones first
-    support: [E, N, K] picture indices; where `mask` [E, N, K] is False the place is padding and repeats the first
-    queries: [E, Q] picture indices, seen ones first; `targets` [E, Q] their rows
+    support: [E, N, K] image indices; where `mask` [E, N, K] is False the place is padding and repeats the first
+    queries: [E, Q] image indices, seen ones first; `targets` [E, Q] their rows
     seen:    S
     """
 
@@ -110,20 +110,20 @@ class Episodes:
         """Episodes start .. stop - 1."""
         return replace(self, **{name: getattr(self, name)[start:stop] for name in _TENSORS})
 
-    def pictures(self) -> Tensor:
-        """Every picture index that occurs, ascending."""
+    def images(self) -> Tensor:
+        """Every image index that occurs, ascending."""
         occurring: Tensor = torch.unique(torch.cat([self.support.flatten(), self.queries.flatten()]))
         return occurring
 
     @cached_property
     def compact(self) -> tuple[Tensor, "Episodes"]:
-        """Every picture that occurs, and the same episodes by places among these: features are computed of no others."""
-        pictures = self.pictures()
-        return pictures, self.among(pictures)
+        """Every image that occurs, and the same episodes by places among these: features are computed of no others."""
+        images = self.images()
+        return images, self.among(images)
 
-    def among(self, pictures: Tensor) -> "Episodes":
-        """The same episodes, each picture index replaced by its place in `pictures` (ascending)."""
-        support, queries = (torch.searchsorted(pictures, indices) for indices in (self.support, self.queries))
+    def among(self, images: Tensor) -> "Episodes":
+        """The same episodes, each image index replaced by its place in `images` (ascending)."""
+        support, queries = (torch.searchsorted(images, indices) for indices in (self.support, self.queries))
         return replace(self, support=support, queries=queries)
 
     def to(self, device: torch.device) -> "Episodes":
@@ -171,8 +171,8 @@ def draw(spec: EpisodeSpec, count: int, generator: torch.Generator) -> Episodes:
     else:
         seen = torch.arange(len(spec.seen), device=order.device).expand(count, -1)
 
-    pictures = _pictures(novel_pool, novel, spec.shots + spec.novel_queries, generator)  # [E, N, K + q]
-    support, novel_queries = pictures[..., : spec.shots], pictures[..., spec.shots :]
+    images = _images(novel_pool, novel, spec.shots + spec.novel_queries, generator)  # [E, N, K + q]
+    support, novel_queries = images[..., : spec.shots], images[..., spec.shots :]
     mask = torch.ones_like(support, dtype=torch.bool)
     if spec.fewest_shots is not None:
         shots = torch.randint(
@@ -186,7 +186,7 @@ def draw(spec: EpisodeSpec, count: int, generator: torch.Generator) -> Episodes:
     elif spec.scheme == "total":
         seen_rows, seen_queries = _uniform_queries(spec, seen, generator)
     else:
-        seen_queries = _pictures(spec.seen, seen, spec.seen_queries, generator).flatten(1)
+        seen_queries = _images(spec.seen, seen, spec.seen_queries, generator).flatten(1)
         seen_rows = torch.arange(seen.shape[1], device=seen.device).repeat_interleave(spec.seen_queries).expand(count, -1)
     novel_rows = seen.shape[1] + torch.arange(spec.ways, device=seen.device).repeat_interleave(spec.novel_queries)
     return Episodes(
@@ -201,19 +201,19 @@ def draw(spec: EpisodeSpec, count: int, generator: torch.Generator) -> Episodes:
 
 @dataclass(frozen=True)
 class Batch:
-    """Single pictures [n] and their classes, as rows [n] of the pool they were drawn from."""
+    """Single images [n] and their classes, as rows [n] of the pool they were drawn from."""
 
-    pictures: Tensor
+    images: Tensor
     targets: Tensor
 
 
 def draw_batch(pool: Pool, count: int, generator: torch.Generator) -> Batch:
-    """`count` pictures on the generator's device (which must be the pool's): the class uniformly, then the picture."""
+    """`count` images on the generator's device (which must be the pool's): the class uniformly, then the image."""
     rows = torch.randint(0, len(pool), (count,), generator=generator, device=generator.device)
     places = torch.rand(count, generator=generator, device=generator.device) * pool.counts[rows]
-    # A product that rounds up to the count itself would be the place behind the last picture.
+    # A product that rounds up to the count itself would be the place behind the last image.
     places = places.long().minimum(pool.counts[rows] - 1)
-    return Batch(pool.pictures[rows, places], rows)
+    return Batch(pool.images[rows, places], rows)
 
 
 def _shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:
@@ -222,19 +222,19 @@ def _shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:
     return keys.argsort(dim=1, stable=True)
 
 
-def _pictures(pool: Pool, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` different pictures [..., count] of each of the pool's `rows` [...]."""
-    keys = torch.rand(*rows.shape, pool.pictures.shape[1], generator=generator, device=rows.device)
-    keys = keys.masked_fill(pool.pictures[rows] < 0, 2.0)  # padding sorts behind every picture
+def _images(pool: Pool, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` different images [..., count] of each of the pool's `rows` [...]."""
+    keys = torch.rand(*rows.shape, pool.images.shape[1], generator=generator, device=rows.device)
+    keys = keys.masked_fill(pool.images[rows] < 0, 2.0)  # padding sorts behind every image
     chosen = keys.argsort(dim=-1, stable=True)[..., :count]
-    return pool.pictures[rows].gather(-1, chosen)
+    return pool.images[rows].gather(-1, chosen)
 
 
 def _uniform_queries(spec: EpisodeSpec, seen: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows and pictures [E, q] of seen queries: the class uniformly with replacement, pictures without.
+    """Rows and images [E, q] of seen queries: the class uniformly with replacement, images without.
 
-    The second query of a class takes the second picture of the same random order, and so on, so that one random order per
-    query suffices whatever the number of seen classes. A class that is drawn more often than it has pictures gives the
+    The second query of a class takes the second image of the same random order, and so on, so that one random order per
+    query suffices whatever the number of seen classes. A class that is drawn more often than it has images gives the
     surplus to the next class that is not yet exhausted.
     """
     count, queries = len(seen), spec.seen_queries
@@ -246,13 +246,13 @@ def _uniform_queries(spec: EpisodeSpec, seen: Tensor, generator: torch.Generator
     place = torch.arange(queries, device=seen.device)
     rank = (same & (place[:, None] > place)).sum(dim=2)  # how many before this one
     pool_rows = seen.gather(1, rows)
-    orders = _pictures(spec.seen, pool_rows, spec.seen.pictures.shape[1], generator)  # [E, q, M]
+    orders = _images(spec.seen, pool_rows, spec.seen.images.shape[1], generator)  # [E, q, M]
     picked = orders.gather(1, first[:, :, None].expand_as(orders)).gather(2, rank[:, :, None])[:, :, 0]
     return rows, picked
 
 
 def _within_supply(rows: Tensor, supply: Tensor) -> Tensor:
-    """Move queries [E, q] of classes drawn more often than they have pictures (`supply` [E, S]) to the next class with some."""
+    """Move queries [E, q] of classes drawn more often than they have images (`supply` [E, S]) to the next class with some."""
     moved, left = rows.tolist(), supply.tolist()
     for drawn, remaining in zip(moved, left, strict=True):
         for query, row in enumerate(drawn):

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.nn.backbones import build_backbone, feature_count
 from protograph.nn.classify import CosineClassifier, SquaredDistance
 from protograph.nn.graph import GraphBlock, Theta
@@ -91,10 +91,10 @@ class Variant:
     objective: what training minimises, cross-entropy in each case
         "joint":     in the joint label space of episodes in which some seen classes act as novel
         "few-shot":  of such episodes, among the classes acting as novel
-        "classify":  of single pictures, among all seen classes; no episodes
+        "classify":  of single images, among all seen classes; no episodes
         "none":      nothing: `candidates` are tried in turn, and validation chooses one
     chosen_by: the validation measure that chooses the epoch
-    seen_means: seen prototypes are not learned, but the mean features of their training pictures
+    seen_means: seen prototypes are not learned, but the mean features of their training images
     after: the variant whose trained run gives backbone, seen prototypes and classifier to start from
     frozen: parts that stay as they are, in evaluation mode
     candidates: values of parameters by name
@@ -128,7 +128,7 @@ class Variant:
         ):
             for name in names:
                 if name not in known:
-                    raise unknown(kind, name, known)
+                    raise unknown_name(kind, name, known)
         if (self.objective == "none") != bool(self.candidates):
             raise ValueError(f"variant '{self.name}': candidates go with the objective 'none', and with no other")
 
@@ -171,14 +171,14 @@ def register_variant(variant: Variant) -> Variant:
 def find_variant(name: str) -> Variant:
     """The variant of that name."""
     if name not in VARIANTS:
-        raise unknown("variant", name, VARIANTS)
+        raise unknown_name("variant", name, VARIANTS)
     return VARIANTS[name]
 
 
 def build(
     variant: Variant,
     backbone: str | nn.Module,
-    picture_shape: tuple[int, ...],
+    image_shape: tuple[int, ...],
     seen: int,
     similarities: Mapping[str, Tensor] | None = None,
     seed: int = 0,
@@ -187,7 +187,7 @@ def build(
 ) -> GraphPrototypeNetwork:
     """A fresh model of a variant. The same seed gives the same weights; the global random state is left alone.
 
-    picture_shape: C, H, W (or D, for features computed elsewhere)
+    image_shape: C, H, W (or D, for features computed elsewhere)
     seen: T, the number of training classes
     similarities: [C, C] by class id for every relation; needed where the variant uses side information
     temperature, sharpness: where the temperatures of the cosine classifier and of relations start
@@ -195,8 +195,8 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if isinstance(backbone, str):
-            backbone = build_backbone(backbone, picture_shape[0], variant.last_relu)
-        features = feature_count(backbone, picture_shape)
+            backbone = build_backbone(backbone, image_shape[0], variant.last_relu)
+        features = feature_count(backbone, image_shape)
         parts = Parts(seen, features, similarities or {}, sharpness)
         operators = [operator for op in variant.operators for operator in _build_operators(op, parts, variant.name)]
         graph = GraphBlock(
@@ -241,7 +241,7 @@ def uses_relation(operator: nn.Module) -> bool:
 
 def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:
     if op.kind not in OPERATORS:
-        raise unknown("operator", op.kind, OPERATORS)
+        raise unknown_name("operator", op.kind, OPERATORS)
     if op.kind == "relation" and not parts.similarities:
         raise InputError(
             f"variant '{variant}' needs side information: give --relations (such as wordnet), or use gcgpn-cos-aux or aux-only"

@@ -162,9 +162,9 @@ def drawn(letters: Dataset) -> Letters:
         pool, found, labels = getattr(letters, part), [], []
         for name in names:
             row = int((pool.classes == letters.classes.index(name)).nonzero())
-            pictures = pool.pictures[row][pool.pictures[row] >= 0]
-            found.append(strokes(letters.store.gather(pictures)))
-            labels += [name] * len(pictures)
+            images = pool.images[row][pool.images[row] >= 0]
+            found.append(strokes(letters.store.gather(images)))
+            labels += [name] * len(images)
         return torch.cat(found), labels
 
     seen, names = rows(letters.classes[: letters.seen], "train")
@@ -259,9 +259,9 @@ def test_training_teaches_to_find_added_classes_among_the_others(letters: Datase
     assert found[1] > found[0] + 0.1
 
 
-@pytest.mark.parametrize(("classes", "pictures"), [(1, 3), (2, 6), (5, 1)])
-def test_too_few_classes_or_pictures_for_episodes_are_served_by_class_means(classes: int, pictures: int) -> None:
-    features, labels = blobs(classes, pictures)
+@pytest.mark.parametrize(("classes", "images"), [(1, 3), (2, 6), (5, 1)])
+def test_too_few_classes_or_images_for_episodes_are_served_by_class_means(classes: int, images: int) -> None:
+    features, labels = blobs(classes, images)
     known = Classifier().fit(features, labels)
     centred = features - features.mean(0) * (classes > 1)
     means = [normal(centred[labels == name]).mean(0) for name in known.classes_]
@@ -274,7 +274,7 @@ def normal(rows: Any) -> Any:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_a_class_with_a_single_picture_keeps_its_mean_and_the_others_train() -> None:
+def test_a_class_with_a_single_image_keeps_its_mean_and_the_others_train() -> None:
     features, labels = blobs()
     keep = (labels != "c") | (np.arange(len(labels)) == 24)
     known = Classifier(steps=5).fit(features[keep], labels[keep])
@@ -341,7 +341,7 @@ def test_mistakes_are_named() -> None:
         (lambda: plain.add_class("x", features[:1], {"a": 1.0}), "'gcgpn-cos-aux' uses no side information"),
         (lambda: known.remove_class("q"), "there is no class 'q': there are 'a', 'b'"),
         (lambda: known.rename_class("a", "b"), "there is a class 'b' already"),
-        (lambda: known.explain(features[:2]), "one picture is explained at a time, not 2"),
+        (lambda: known.explain(features[:2]), "one image is explained at a time, not 2"),
         (lambda: quick(variant="pn+").fit(features, labels), "variant 'pn\\+' is not one that is trained"),
         (lambda: quick(variant="dfslwof-att").fit(features, labels), "variant 'dfslwof-att' is not one"),
         (lambda: quick(variant="gcgpn-aux").fit(features, labels), "needs side information"),
@@ -350,8 +350,8 @@ def test_mistakes_are_named() -> None:
         (lambda: quick(shots=(3, 2)).fit(features, labels), "fewest and the most"),
         (lambda: quick(unknown=2.0).fit(features, labels), "rate must lie between 0 and 1, not 2.0"),
         (lambda: quick(unknown=0.1, unknown_label="a").fit(features, labels), "a class is called 'a'"),
-        (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "0 pictures can be held out"),
-        (lambda: quick(balance=True).fit(features[::12], labels[::12]), "too few pictures to balance"),
+        (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "0 images can be held out"),
+        (lambda: quick(balance=True).fit(features[::12], labels[::12]), "too few images to balance"),
         (lambda: Classifier(rate=1e9).fit(features, labels), "training diverged"),
         (lambda: quick().fit(features, labels, DENSE[:2]), "2 x 6 matrix for 6 classes"),
         (lambda: quick().fit(features, labels, {("a", "q"): 1.0}), "unknown class in relation 'similarity' 'q'"),
@@ -392,20 +392,20 @@ def test_numbers_are_labels_too(tmp_path: Path) -> None:
 
 
 class FakeEncoder:
-    """Pictures are vectors in disguise: of a path its numbers, of a picture the first pixels. Copies are moved a little."""
+    """Images are vectors in disguise: of a path its numbers, of an image the first pixels. Copies are moved a little."""
 
     features = D
 
-    def encode(self, pictures: Sequence[Any], progress: Any = None) -> Tensor:
+    def encode(self, images: Sequence[Any], progress: Any = None) -> Tensor:
         rows = [
             [float(part) for part in one.split(",")] if isinstance(one, str) else np.asarray(one, np.float32).ravel()[:D]
-            for one in pictures
+            for one in images
         ]
         return torch.tensor(np.array(rows), dtype=torch.float32)
 
-    def encode_augmented(self, pictures: Sequence[Any], copies: int, seed: int, progress: Any = None) -> Tensor:
-        noise = torch.randn(len(pictures), copies, D, generator=torch.Generator().manual_seed(seed))
-        return self.encode(pictures)[:, None] + 0.05 * noise
+    def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Any = None) -> Tensor:
+        noise = torch.randn(len(images), copies, D, generator=torch.Generator().manual_seed(seed))
+        return self.encode(images)[:, None] + 0.05 * noise
 
     def description(self) -> dict[str, Any]:
         return {"kind": "fake"}
@@ -428,7 +428,7 @@ def fake_encoders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return opened
 
 
-def test_pictures_pass_the_encoder_and_features_do_not(tmp_path: Path, fake_encoders: list[tuple[Any, ...]]) -> None:
+def test_images_pass_the_encoder_and_features_do_not(tmp_path: Path, fake_encoders: list[tuple[Any, ...]]) -> None:
     features, labels = blobs()
     paths = [",".join(map(str, row)) for row in features]
     known = Classifier("fake", steps=5, copies=2).fit(paths, labels)
@@ -437,19 +437,19 @@ def test_pictures_pass_the_encoder_and_features_do_not(tmp_path: Path, fake_enco
     plain = Classifier(FakeEncoder(), steps=5, copies=0).fit(paths, labels)
     assert not np.array_equal(known.prototypes_, plain.prototypes_), "copies are trained on"
     pixels = (np.abs(features[0]) * 50).astype(np.uint8)[None]
-    pictures = [Image.fromarray(pixels), pixels, torch.from_numpy(pixels.astype(np.float32))[None], paths[3]]
-    assert known.predict(pictures).shape == (4,)
-    assert len({known.predict_proba([picture]).tobytes() for picture in pictures[:3]}) == 1
-    assert known.predict(paths[0]).shape == known.predict(pictures[0]).shape == known.predict(pixels).shape == (1,)
-    known.add_class("new", paths[:1]).add_class("newer", pictures[0])
+    images = [Image.fromarray(pixels), pixels, torch.from_numpy(pixels.astype(np.float32))[None], paths[3]]
+    assert known.predict(images).shape == (4,)
+    assert len({known.predict_proba([image]).tobytes() for image in images[:3]}) == 1
+    assert known.predict(paths[0]).shape == known.predict(images[0]).shape == known.predict(pixels).shape == (1,)
+    known.add_class("new", paths[:1]).add_class("newer", images[0])
     known.save(tmp_path / "kept.pg")
     loaded = Classifier.load(tmp_path / "kept.pg")
-    assert len(fake_encoders) == 1, "it is opened when a picture comes"
+    assert len(fake_encoders) == 1, "it is opened when an image comes"
     assert np.array_equal(loaded.predict(paths), known.predict(paths))
     assert fake_encoders[1][0] == {"kind": "fake"}
     assert torch.equal(fake_encoders[1][1]["weight"], torch.arange(3.0))
     assert loaded.explain(paths[0])[0] == known.explain(paths[0])[0]
-    with pytest.raises(InputError, match="72 pictures have 71 labels"):
+    with pytest.raises(InputError, match="72 images have 71 labels"):
         Classifier(FakeEncoder()).fit(paths, labels[:-1])
 
 
@@ -467,7 +467,7 @@ def test_progress_is_shown() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.2])
-def test_false_alarms_on_other_pictures_are_as_many_as_chosen(letters: Dataset, drawn: Letters, rate: float) -> None:
+def test_false_alarms_on_other_images_are_as_many_as_chosen(letters: Dataset, drawn: Letters, rate: float) -> None:
     drawings, labels = drawn(letters.classes[:100], "train")
     other = np.arange(len(labels)) % 3 == 0
     known = Classifier(unknown=rate, steps=10).fit(drawings[~other], np.array(labels)[~other])
@@ -479,8 +479,8 @@ def test_false_alarms_on_other_pictures_are_as_many_as_chosen(letters: Dataset, 
     assert known.auroc(drawings[other], noise) > 0.95
 
 
-def test_unknown_pictures_are_no_right_answers_whatever_the_labels_are() -> None:
-    features, labels = blobs(pictures=30)
+def test_unknown_images_are_no_right_answers_whatever_the_labels_are() -> None:
+    features, labels = blobs(images=30)
     numbers = np.unique(labels, return_inverse=True)[1]
     known = Classifier(unknown=0.3, steps=5).fit(features, numbers)
     answers = known.predict(features)
@@ -491,7 +491,7 @@ def test_unknown_pictures_are_no_right_answers_whatever_the_labels_are() -> None
 
 
 def test_a_balance_moves_the_logits_of_added_classes_alone(tmp_path: Path) -> None:
-    features, labels = blobs(classes=8, pictures=30, seed=2)
+    features, labels = blobs(classes=8, images=30, seed=2)
     known = Classifier(steps=10, balance=True).fit(features, labels)
     known.add_class("new", -features[:1])
     assert known.bias_ != 0.0
@@ -508,7 +508,7 @@ def test_classes_added_after_a_default_fit_are_found_and_the_others_kept(
     shots: int, seen_least: float, new_least: float, balance: bool
 ) -> None:
     """Of 16 classes whose features lie far from zero, as encoders' do, 12 are fitted and 4 added."""
-    features, labels = blobs(classes=16, pictures=40, size=32, seed=4)
+    features, labels = blobs(classes=16, images=40, size=32, seed=4)
     features = 3 + features + 0.8 * np.random.default_rng(5).normal(size=features.shape)
     new = labels > "l"
     asked = np.tile(np.arange(40) >= 25, 16)
@@ -523,7 +523,7 @@ def test_a_balance_helps_new_classes_and_the_others_together() -> None:
     """By the harmonic mean of both accuracies, for six new classes from one example each, over four fits."""
     found = []
     for seed in range(4):
-        features, labels = blobs(classes=20, pictures=24, size=32, seed=seed)
+        features, labels = blobs(classes=20, images=24, size=32, seed=seed)
         features = 3 + features + np.random.default_rng(seed).normal(size=features.shape)
         new, asked = labels > "n", np.tile(np.arange(24) >= 16, 20)
         known = Classifier(balance=True, shots=(1, 1), steps=10, seed=seed).fit(features[~new & ~asked], labels[~new & ~asked])
@@ -548,7 +548,7 @@ def test_what_all_features_of_a_run_share_makes_no_difference(
     assert isinstance(toy.store, ImageStore)
     vectors = toy.store.pixels.flatten(1).float() / 255
     config = replace(toy_config(rate=0.1, steps=20), backbone="identity")
-    asked = torch.cat([toy.seen_test.all_pictures(), toy.novel_test.all_pictures()])
+    asked = torch.cat([toy.seen_test.all_images(), toy.novel_test.all_images()])
     found, answers = [], []
     for offset in (0.0, 8.0):
         features = replace(toy, store=FeatureStore(vectors + offset))
@@ -564,7 +564,7 @@ def test_what_all_features_of_a_run_share_makes_no_difference(
 
 
 @pytest.mark.parametrize("most", [500, 2000])
-def test_a_class_of_many_pictures_is_found_as_well_as_the_others(most: int) -> None:
+def test_a_class_of_many_images_is_found_as_well_as_the_others(most: int) -> None:
     generator = np.random.default_rng(0)
     rows = np.repeat(np.arange(10), [most] + [20] * 9)
     centres = 3 + generator.normal(size=(10, 32))
@@ -600,7 +600,7 @@ def test_a_run_becomes_a_classifier_that_answers_as_evaluation_does(
     name, weights, shape, *_ = fake_encoders[0]
     assert (name, shape) == ("conv4-32", (1, 16, 16))
     assert all(torch.equal(weights[name], value) for name, value in model.backbone.state_dict().items())
-    scores = known.unknown_score(extract(model, toy.store, toy.seen_validation.all_pictures()))
+    scores = known.unknown_score(extract(model, toy.store, toy.seen_validation.all_images()))
     assert np.mean(scores < known.threshold_) == pytest.approx(0.1, abs=2 / len(scores))
     recipe = run.config.recipe
     assert known.bias_ == choose_bias(model, toy, 1, recipe.ways, recipe.test_queries, recipe.validation_episodes)
@@ -619,7 +619,7 @@ def test_a_run_becomes_a_classifier_that_answers_as_evaluation_does(
         np.testing.assert_allclose(grown.decision_function(queries), logits, atol=2e-4)
 
 
-def test_the_encoder_of_a_run_changes_copies_as_its_training_changed_pictures(
+def test_the_encoder_of_a_run_changes_copies_as_its_training_changed_images(
     toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]]
 ) -> None:
     Classifier.from_run(toy_run("aux-only", zoom=1.2, erase=0.3), toy)

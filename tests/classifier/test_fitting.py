@@ -39,14 +39,14 @@ def test_a_fifth_of_every_class_is_held_out_and_two_always_stay() -> None:
         ((20, 20, 20, 1, 1), (1, 5, 3, 3)),
     ],
 )
-def test_episodes_fit_the_pictures(counts: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_episodes_fit_the_images(counts: tuple[int, ...], expected: tuple[int, ...]) -> None:
     spec = episode_spec(members(*counts), FROZEN, (1, 5))
     assert spec is not None
     assert (spec.ways, spec.shots, spec.novel_queries, len(spec.seen)) == expected
 
 
 @pytest.mark.parametrize("counts", [(50, 50), (1, 1, 1, 1), (9, 9, 1, 1, 1, 1)])
-def test_too_few_classes_or_pictures_allow_none(counts: tuple[int, ...]) -> None:
+def test_too_few_classes_or_images_allow_none(counts: tuple[int, ...]) -> None:
     assert episode_spec(members(*counts), FROZEN, (1, 5)) is None
 
 
@@ -65,14 +65,14 @@ def test_more_classes_are_trained_for_more_steps(classes: int, steps: int | None
     assert (recipe.steps, recipe.rate) == (expected, 0.3)
 
 
-PICTURES = 20
+IMAGES = 20
 
 
 def clouds(classes: int, spread: float = 1.0) -> Tensor:
     """Features around one centre per class, all of them far from zero; those of a class lie one after another."""
     generator = torch.Generator().manual_seed(1)
     centres = torch.randn(classes, 16, generator=generator)
-    return 5 + centres.repeat_interleave(PICTURES, 0) + spread * torch.randn(classes * PICTURES, 16, generator=generator)
+    return 5 + centres.repeat_interleave(IMAGES, 0) + spread * torch.randn(classes * IMAGES, 16, generator=generator)
 
 
 def fit(trained: bool = True) -> Fit:
@@ -81,7 +81,7 @@ def fit(trained: bool = True) -> Fit:
 
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_model_is_fitted_as_if_classes_that_are_away_were_not_there(trained: bool) -> None:
-    one, rows = clouds(6), members(*[PICTURES] * 6)
+    one, rows = clouds(6), members(*[IMAGES] * 6)
     other = one.clone()
     other[rows[2]] += torch.linspace(-3, 3, 16)
     away = [fit(trained).model(FeatureStore(features), rows, Silent(), away=[2]).state_dict() for features in (one, other)]
@@ -94,7 +94,7 @@ def test_a_model_is_fitted_as_if_classes_that_are_away_were_not_there(trained: b
 
 
 def test_a_bias_is_that_of_the_best_harmonic_mean_for_classes_the_model_was_not_fitted_to() -> None:
-    features, rows = clouds(10, spread=1.5), members(*[PICTURES] * 10)
+    features, rows = clouds(10, spread=1.5), members(*[IMAGES] * 10)
     found = fit().bias(FeatureStore(features), rows, Silent())
     assert fit().bias(FeatureStore(features), rows, Silent()) == found
     # What all features share makes no difference: they are centred.
@@ -117,18 +117,18 @@ def test_what_chooses_a_bias_is_not_fitted(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(fitting, "train_model", training)
     monkeypatch.setattr(fitting, "fixed_episodes", drawing)
-    fit().bias(FeatureStore(clouds(10)), members(1, 1, *[PICTURES] * 8), Silent())
+    fit().bias(FeatureStore(clouds(10)), members(1, 1, *[IMAGES] * 8), Silent())
     (spec,) = asked
     assert spec.novel is not None
-    known, new = set(spec.seen.all_pictures().tolist()), set(spec.novel.all_pictures().tolist())
-    assert len(known) == 6 * PICTURES / 5, "a fifth of those that stay"
-    assert len(new) == 2 * PICTURES, "two classes, though not of those with a single picture"
-    assert len(fitted) == 2 + 6 * PICTURES * 4 / 5
+    known, new = set(spec.seen.all_images().tolist()), set(spec.novel.all_images().tolist())
+    assert len(known) == 6 * IMAGES / 5, "a fifth of those that stay"
+    assert len(new) == 2 * IMAGES, "two classes, though not of those with a single image"
+    assert len(fitted) == 2 + 6 * IMAGES * 4 / 5
     assert not set(fitted) & (known | new)
 
 
 @pytest.mark.parametrize("counts", [(9,) * 7, (1,) * 9, (2,) * 9])
-def test_too_few_classes_or_pictures_choose_no_bias(counts: tuple[int, ...]) -> None:
+def test_too_few_classes_or_images_choose_no_bias(counts: tuple[int, ...]) -> None:
     features = clouds(10)[: sum(counts)]
-    with pytest.raises(InputError, match="too few pictures to balance"):
+    with pytest.raises(InputError, match="too few images to balance"):
         fit().bias(FeatureStore(features), members(*counts), Silent())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from protograph.classifier.inputs import as_pictures, as_table
+from protograph.classifier.inputs import as_images, as_table
 
 GREY, COLOUR = np.zeros((4, 6), np.uint8), np.zeros((4, 6, 3), np.uint8)
 
@@ -29,17 +29,17 @@ GREY, COLOUR = np.zeros((4, 6), np.uint8), np.zeros((4, 6, 3), np.uint8)
     ],
     ids=["name", "path", "PIL", "grey", "colour", "tensor", "mixed", "greys", "colours", "tensors", "names", "texts"],
 )
-def test_pictures_are_told_from_features(given: Any, count: int) -> None:
-    pictures = as_pictures(given)
-    assert pictures is not None
-    assert len(pictures) == count
+def test_images_are_told_from_features(given: Any, count: int) -> None:
+    images = as_images(given)
+    assert images is not None
+    assert len(images) == count
 
 
 @pytest.mark.parametrize(
     "given", [np.zeros((7, 5)), torch.zeros(7, 5), [[0.0, 1.0]], [torch.zeros(5)], np.zeros((7, 5), np.int64), []]
 )
 def test_tables_of_numbers_are_features(given: Any) -> None:
-    assert as_pictures(given) is None
+    assert as_images(given) is None
 
 
 def test_tensors_become_arrays() -> None:

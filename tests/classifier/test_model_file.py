@@ -29,13 +29,13 @@ from protograph.classifier import model_file as modelfile
 from protograph.classifier.model_file import read_model, variant_from
 from protograph.variants import VARIANTS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 OLD = Path(__file__).parent / "data_files" / "v0.1.pg"
 
 
 def full() -> Classifier:
     """A classifier with everything a file can hold but an encoder."""
-    features, labels = blobs(classes=8, pictures=20)
+    features, labels = blobs(classes=8, images=20)
     table = AttributeRelation(torch.eye(8, 4) + 0.1, list("abcdefgh"), centred=True)
     known = Classifier(steps=5, unknown=0.1, balance=True, seed=3)
     known.fit(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data.layouts import blocks
-from encoders.pictures import NORMAL, backbone_weights, tiny_encoder
+from encoders.images import NORMAL, backbone_weights, tiny_encoder
 from protograph import Classifier, open_dataset
 from protograph._internal.errors import InputError
 from protograph.classifier.onnx import export_onnx, write_classes
@@ -26,10 +26,10 @@ def session(path: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def check_parity(classifier: Classifier, pictures: Sequence[Any], inputs: Any, new: Any, tmp_path: Path) -> dict[str, str]:
-    """The exported network's logits and cosines are PyTorch's, for 1 picture and 64, before and after a class is added.
+def check_parity(classifier: Classifier, images: Sequence[Any], inputs: Any, new: Any, tmp_path: Path) -> dict[str, str]:
+    """The exported network's logits and cosines are PyTorch's, for 1 image and 64, before and after a class is added.
 
-    pictures, inputs: the same 64, as the classifier and as the network takes them
+    images, inputs: the same 64, as the classifier and as the network takes them
     """
     label, example = new
     classes = export_onnx(classifier, tmp_path / "one.onnx")
@@ -45,25 +45,25 @@ def check_parity(classifier: Classifier, pictures: Sequence[Any], inputs: Any, n
         for count in (1, 64):
             logits, cosines = opened.run(None, {opened.get_inputs()[0].name: inputs[:count], **given})
             assert logits.shape == cosines.shape == (count, len(classifier.classes_))
-            assert np.abs(logits - classifier.decision_function(pictures[:count])).max() < 1e-4
-            assert np.abs(cosines.max(1) - classifier.unknown_score(pictures[:count])).max() < 1e-4
+            assert np.abs(logits - classifier.decision_function(images[:count])).max() < 1e-4
+            assert np.abs(cosines.max(1) - classifier.unknown_score(images[:count])).max() < 1e-4
     said: dict[str, str] = opened.get_modelmeta().custom_metadata_map
     return said
 
 
 def test_letters(letters: Dataset, tmp_path: Path) -> None:
-    """Grey pictures, with a threshold, and a bias on added classes."""
+    """Grey images, with a threshold, and a bias on added classes."""
     store = letters.store
     assert isinstance(store, ImageStore)
     weights, device = backbone_weights(0, 1), torch.device("cpu")
-    encoder = backbone_encoder("conv4-32", weights, store.picture_shape, store.normalisation, Augmentation(2), device=device)
+    encoder = backbone_encoder("conv4-32", weights, store.image_shape, store.normalisation, Augmentation(2), device=device)
     pixels = store.pixels.numpy()
     classifier = Classifier(encoder, steps=5, copies=1, unknown=0.1, update="novel")
     names = np.repeat(letters.classes[:12], 6)
-    classifier.fit(list(pixels[letters.train.pictures[:12, :6].flatten(), 0]), names)
+    classifier.fit(list(pixels[letters.train.images[:12, :6].flatten(), 0]), names)
     classifier.bias_ = 0.75  # as a balance would set it
-    inputs = pixels[letters.seen_test.pictures[:64, 0]]
-    example = pixels[letters.novel_test.pictures[0, 0], 0]
+    inputs = pixels[letters.seen_test.images[:64, 0]]
+    example = pixels[letters.novel_test.images[0, 0], 0]
     said = check_parity(classifier, list(inputs[:, 0]), inputs, ("new", example), tmp_path)
     assert float(said["threshold"]) == classifier.threshold_
     assert float(said["bias"]) == 0.75
@@ -75,10 +75,10 @@ def test_letters(letters: Dataset, tmp_path: Path) -> None:
 def test_the_networks_of_the_birds(tmp_path: Path, network: str, size: int) -> None:
     weights, device = backbone_weights(1, 3, network), torch.device("cpu")
     encoder = backbone_encoder(network, weights, (3, size, size), NORMAL, Augmentation(8, True), device=device)
-    pictures = [blocks(size, size, 3, place) for place in range(64)]
-    classifier = Classifier(encoder, steps=2, copies=0).fit(pictures[:12], np.repeat(["a", "b", "c"], 4))
-    inputs = np.stack(pictures).transpose(0, 3, 1, 2)
-    said = check_parity(classifier, pictures, inputs, ("new", blocks(size, size, 4)), tmp_path)
+    images = [blocks(size, size, 3, place) for place in range(64)]
+    classifier = Classifier(encoder, steps=2, copies=0).fit(images[:12], np.repeat(["a", "b", "c"], 4))
+    inputs = np.stack(images).transpose(0, 3, 1, 2)
+    said = check_parity(classifier, images, inputs, ("new", blocks(size, size, 4)), tmp_path)
     assert said["threshold"] == ""
 
 
@@ -86,11 +86,11 @@ def test_real_birds_through_the_net_that_ships(real_root: Path, tmp_path: Path) 
     birds = open_dataset("cub", real_root)
     assert isinstance(birds.store, ImageStore)
     pixels = birds.store.pixels.numpy()
-    rows = birds.train.pictures[:8, :12]
+    rows = birds.train.images[:8, :12]
     classifier = Classifier("conv4", copies=1, unknown=0.1)
     classifier.fit(list(pixels[rows.flatten()].transpose(0, 2, 3, 1)), np.repeat(birds.classes[:8], 12), birds.relations)
-    inputs = pixels[birds.seen_test.pictures[:64, 0]]
-    example = pixels[birds.novel_test.pictures[0, 0]].transpose(1, 2, 0)
+    inputs = pixels[birds.seen_test.images[:64, 0]]
+    example = pixels[birds.novel_test.images[0, 0]].transpose(1, 2, 0)
     new = birds.classes[int(birds.novel_test.classes[0])], example
     check_parity(classifier, list(inputs.transpose(0, 2, 3, 1)), inputs, new, tmp_path)
 
@@ -111,8 +111,8 @@ def test_it_needs_what_pytorch_needs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_network_that_one_file_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = [blocks(20, 20, place) for place in range(4)]
-    classifier = Classifier(tiny_encoder(), steps=0).fit(pictures, ["a", "a", "b", "b"])
+    images = [blocks(20, 20, place) for place in range(4)]
+    classifier = Classifier(tiny_encoder(), steps=0).fit(images, ["a", "a", "b", "b"])
     monkeypatch.setattr("protograph.classifier.onnx.LARGEST", 1000)
     with pytest.raises(InputError, match="does not fit into one ONNX file"):
         export_onnx(classifier, tmp_path / "one.onnx")

@@ -20,7 +20,7 @@ from safetensors.torch import save
 from typer.testing import CliRunner, Result
 
 from data.layouts import blocks
-from encoders.pictures import animated, bomb, rotated, tiny_encoder
+from encoders.images import animated, bomb, rotated, tiny_encoder
 from protograph import Classifier
 from protograph._internal.errors import InputError
 from protograph.classifier.explanation import EARLIER, Nearest, Part
@@ -57,7 +57,7 @@ def check_refused(result: Result, *named: str) -> None:
 
 
 def bird(kind: str, place: int) -> Image.Image:
-    """A noisy picture, of a pattern that every kind has for itself."""
+    """A noisy image, of a pattern that every kind has for itself."""
     pattern = blocks(28, 28, sum(map(ord, kind))).astype(int)
     noise = np.random.default_rng((len(kind), place)).integers(-10, 11, pattern.shape)
     return Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8))
@@ -121,7 +121,7 @@ def test_fit_predict_and_add(birds: Path, tmp_path: Path) -> None:
     model = tmp_path / "out" / "birds.pg"
     said = answer("fit", birds, "--out", model)
     assert said["classes"] == 4
-    assert said["pictures"] == 32
+    assert said["images"] == 32
     assert (said["variant"], said["relations"]) == ("gcgpn-cos-aux", [])
     assert (said["relation_share"], said["notes"]) == (None, [])
     bird("finch", 99).save(tmp_path / "one.png")
@@ -161,7 +161,7 @@ def test_probabilities_are_the_classifiers(fitted: Path, birds: Path) -> None:
 
 def test_fit_again_takes_features_from_the_cache(birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = answer("fit", birds, "--out", tmp_path / "birds.pg", "--unknown=0.2", "--seed=3")
-    monkeypatch.setattr("protograph.encoders.encoder.PictureEncoder._inputs", None)  # it would be called to encode anything
+    monkeypatch.setattr("protograph.encoders.encoder.ImageEncoder._inputs", None)  # it would be called to encode anything
     assert answer("fit", birds, "--out", tmp_path / "birds.pg", "--unknown=0.2", "--seed=3") == first
     assert first["threshold"] is not None
 
@@ -184,8 +184,8 @@ def test_relations_are_used_and_kept(birds: Path, tmp_path: Path) -> None:
     assert answer("add-class", tmp_path / "birds.pg", "heron")["examples"] == 0, "the graph knows the name"
     without = protograph("add-class", tmp_path / "birds.pg", "ostrich")
     check_refused(without, "nothing is known of class 'ostrich'", "give at least one example")
-    picture = birds / "crow" / "0.png"
-    noted = protograph("add-class", tmp_path / "birds.pg", "ostrich", picture)
+    image = birds / "crow" / "0.png"
+    noted = protograph("add-class", tmp_path / "birds.pg", "ostrich", image)
     assert noted.exit_code == 0
     assert "note: class 'ostrich' is taken as unrelated" in noted.stderr
     assert "warn" not in noted.stderr.lower()
@@ -281,7 +281,7 @@ def test_explanations_sum_to_the_cosine(fitted: Path, birds: Path) -> None:
         assert sum(part["value"] for part in each["parts"]) == pytest.approx(each["cosine"], abs=1e-4)
         assert sum(part["value"] for part in each["parts"] if part["class"] == each["class"]) == pytest.approx(each["own"])
     assert "from related classes" in protograph("explain", fitted, birds / "gull" / "3.png").stdout
-    check_refused(protograph("explain", fitted, birds / "gull"), "one picture is explained at a time, not 8")
+    check_refused(protograph("explain", fitted, birds / "gull"), "one image is explained at a time, not 8")
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_export_replaces_nothing_but_exported_classes(model: Path, tmp_path: Pat
     answer("export", model, "--out", tmp_path / "own.npz")
 
 
-def test_features_instead_of_pictures(tmp_path: Path) -> None:
+def test_features_instead_of_images(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     centres = random.normal(size=(3, 6))
     labels = np.arange(30) % 3
@@ -372,7 +372,7 @@ def test_features_instead_of_pictures(tmp_path: Path) -> None:
     vectors[3] = np.inf
     np.savez(file, vectors=vectors, labels=labels)
     check_refused(protograph("fit", file, "--out", tmp_path / "two.pg"), "vector 3 of", "--skip-bad")
-    assert answer("fit", file, "--out", tmp_path / "two.pg", "--skip-bad")["pictures"] == 29
+    assert answer("fit", file, "--out", tmp_path / "two.pg", "--skip-bad")["images"] == 29
 
 
 def test_features_of_a_file_that_is_split_are_fitted_on_its_training_part(tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ def test_labels_that_are_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "make"), [("cmyk.jpg", None), ("deep.png", None), ("moving.gif", animated), ("turned.jpg", rotated)]
 )
-def test_awkward_pictures_are_predicted(name: str, make: Any, fitted: Path, tmp_path: Path) -> None:
+def test_awkward_images_are_predicted(name: str, make: Any, fitted: Path, tmp_path: Path) -> None:
     if name == "cmyk.jpg":
         bird("duck", 1).convert("CMYK").save(tmp_path / name)
     elif name == "deep.png":
@@ -472,9 +472,9 @@ def test_awkward_pictures_are_predicted(name: str, make: Any, fitted: Path, tmp_
     ("name", "make", "named"),
     [
         ("bomb.png", bomb, "10000 x 10000 pixels are more than 64 million"),
-        ("folder", Path.mkdir, "holds no pictures"),
+        ("folder", Path.mkdir, "holds no images"),
         ("zero.jpg", Path.touch, "is an empty file"),
-        ("text.jpg", lambda path: path.write_text("no picture"), "is not one of JPEG"),
+        ("text.jpg", lambda path: path.write_text("no image"), "is not one of JPEG"),
         ("absent.jpg", lambda path: None, "is not there"),
     ],
 )
@@ -490,11 +490,11 @@ def test_awkward_files_are_named_or_left_out(
     if name != "folder":
         result = protograph("predict", model, good, tmp_path / name, "--skip-bad", "--json")
         assert [one["class"] for one in json.loads(result.stdout)] == ["duck"]
-        assert "left out 1 of 2 pictures" in protograph("predict", model, good, tmp_path / name, "--skip-bad").stderr
-        check_refused(protograph("predict", model, tmp_path / name, "--skip-bad", "--json"), "none of the pictures can be read")
+        assert "left out 1 of 2 images" in protograph("predict", model, good, tmp_path / name, "--skip-bad").stderr
+        check_refused(protograph("predict", model, tmp_path / name, "--skip-bad", "--json"), "none of the images can be read")
 
 
-def test_class_folders_without_pictures_are_named(tmp_path: Path) -> None:
+def test_class_folders_without_images_are_named(tmp_path: Path) -> None:
     root = write_birds(tmp_path / "birds", KINDS[:3], 3)
     (root / "heron").mkdir()
     (root / "egret" / "2023").mkdir(parents=True)
@@ -502,16 +502,16 @@ def test_class_folders_without_pictures_are_named(tmp_path: Path) -> None:
     bird("jay", 0).save(root / "duck" / "0.jpg")
     (root / "duck" / "0.jpg").rename(root / "duck" / "0.jfif")
     result = protograph("fit", root, "--out", tmp_path / "one.pg")
-    assert "left out egret, heron: no pictures directly in the folder (files whose names end in .bmp, " in result.stderr
+    assert "left out egret, heron: no images directly in the folder (files whose names end in .bmp, " in result.stderr
     assert "fitted on 10 examples: 3 classes" in result.stdout
 
 
-def test_bad_pictures_of_a_class_are_named_or_left_out(tmp_path: Path) -> None:
+def test_bad_images_of_a_class_are_named_or_left_out(tmp_path: Path) -> None:
     root = write_birds(tmp_path / "birds", KINDS[:3], 3)
-    (root / "duck" / "bad.png").write_text("no picture")
+    (root / "duck" / "bad.png").write_text("no image")
     check_refused(protograph("fit", root, "--out", tmp_path / "one.pg"), "duck/bad.png cannot be read")
     assert not (tmp_path / "one.pg").exists()
-    assert answer("fit", root, "--out", tmp_path / "one.pg", "--skip-bad")["pictures"] == 9
+    assert answer("fit", root, "--out", tmp_path / "one.pg", "--skip-bad")["images"] == 9
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_the_network_is_trained_too(tmp_path: Path) -> None:
     arguments = ["fit", root, "--out", tmp_path / "birds.pg", "--train-backbone", "--backbone=conv4-32", "--unknown=0.2"]
     short = [f"--set={change}" for change in ("epochs=1", "steps=2", "episodes=1", "validation_episodes=2")]
     said = answer(*arguments, *short)
-    assert (said["classes"], said["pictures"], said["backbone"], said["features"]) == (8, 48, "conv4-32", 800)
+    assert (said["classes"], said["images"], said["backbone"], said["features"]) == (8, 48, "conv4-32", 800)
     assert said["threshold"] is not None
     assert json.loads((tmp_path / "birds.run" / "measures.json").read_text())["variant"] == "gcgpn-cos-aux"
     listed = answer("classes", tmp_path / "birds.pg")["classes"]
@@ -574,7 +574,7 @@ def test_the_network_is_trained_in_two_stages_where_that_is_asked_for(tmp_path: 
         (["--set=epochs"], "--set takes NAME=VALUE"),
         (["--update=novle"], "unknown update 'novle': did you mean novel"),
         (["--unknown=5"], "false-alarm rate must lie between 0 and 1, not 5"),
-        (["--unknown=0.2"], "a class is called 'unknown', as unknown pictures are: rename it"),
+        (["--unknown=0.2"], "a class is called 'unknown', as unknown images are: rename it"),
         ([], "4 classes are too few to hold some out"),
     ],
 )
@@ -599,12 +599,12 @@ def test_fit_never_loses_what_it_would_overwrite(birds: Path, model: Path, tmp_p
 
 def test_mistakes_with_classes_are_named(model: Path, birds: Path) -> None:
     before = model.read_bytes()
-    picture = birds / "crow" / "0.png"
-    check_refused(protograph("add-class", model, "crow", picture), "there is a class 'crow' already")
+    image = birds / "crow" / "0.png"
+    check_refused(protograph("add-class", model, "crow", image), "there is a class 'crow' already")
     check_refused(protograph("add-class", model, "raven", "--like=crw=0.9"), "unknown class", "did you mean crow")
     check_refused(protograph("add-class", model, "raven", "--like=crow=much"), "crow is given 'much'")
     check_refused(protograph("add-class", model, "raven"), "nothing is known of class 'raven'")
-    check_refused(protograph("add-class", model, "", picture), "a class needs a name")
+    check_refused(protograph("add-class", model, "", image), "a class needs a name")
     check_refused(protograph("remove-class", model, "raven"), "there is no class 'raven'")
     check_refused(protograph("rename-class", model, "raven", "rook"), "there is no class 'raven'")
     check_refused(protograph("rename-class", model, "crow", "gull"), "there is a class 'gull' already")

@@ -362,8 +362,8 @@ def test_train_prints_a_table_for_people_and_progress_beside_it(tmp_path: Path) 
     assert "epoch   1" not in result.stdout
     assert "epoch   1" in result.stderr
     names = {"config.json", "environment.json", "epochs.jsonl", "checkpoint.safetensors", "measures.json"}
-    pictures = {"curves.png", "episode.png", "operator.png"}
-    assert {file.name for file in (tmp_path / "run").iterdir()} == names | pictures
+    images = {"curves.png", "episode.png", "operator.png"}
+    assert {file.name for file in (tmp_path / "run").iterdir()} == names | images
 
 
 def test_a_finished_run_prints_its_result_again(finished: Path) -> None:
@@ -373,7 +373,7 @@ def test_a_finished_run_prints_its_result_again(finished: Path) -> None:
     assert (finished / "measures.json").read_bytes() == before
 
 
-def test_pictures_that_an_interruption_prevented_are_drawn_by_the_same_command(
+def test_images_that_an_interruption_prevented_are_drawn_by_the_same_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -414,7 +414,7 @@ def test_evaluate_takes_other_episodes_than_the_run_had(finished: Path) -> None:
     assert (found["split"], found["episodes"]) == ("validation", 9)
 
 
-def test_evaluate_measures_unknown_pictures_and_a_balance_beside_the_six(finished: Path) -> None:
+def test_evaluate_measures_unknown_images_and_a_balance_beside_the_six(finished: Path) -> None:
     plain, more = (
         protograph("evaluate", finished, "--json", "--episodes=9", *options) for options in ((), ("--unknown", "--balance"))
     )
@@ -427,7 +427,7 @@ def test_evaluate_measures_unknown_pictures_and_a_balance_beside_the_six(finishe
     assert 0 <= unknown["auroc"]["mean"] <= 100
     shown = protograph("evaluate", finished, "--episodes=9", "--unknown", "--balance")
     assert f"with bias {balanced['bias']:+.2f}" in shown.stdout
-    assert f"AUROC of known against unknown pictures: {unknown['auroc']['mean']:.2f}" in shown.stdout
+    assert f"AUROC of known against unknown images: {unknown['auroc']['mean']:.2f}" in shown.stdout
 
 
 @pytest.mark.parametrize(
@@ -501,7 +501,7 @@ def test_a_run_can_be_evaluated_from_another_folder(
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the pictures and the six hundred test episodes, which take longer than these trainings."""
+    """Without the images and the six hundred test episodes, which take longer than these trainings."""
     monkeypatch.setattr(figures, "draw_run", lambda *_: None)
     monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
 
@@ -603,7 +603,7 @@ def test_what_is_wrong_with_the_second_stage_is_found_before_the_first_is_traine
 def test_the_demo_of_everything_tells_what_it_measured_beside_its_table(
     toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the toy, whose few classes and pictures the demo takes for letters."""
+    """On the toy, whose few classes and images the demo takes for letters."""
     short = {name: value for name, value in SHORT.items() if name not in ("ways", "novel_queries", "seen_queries")}
     monkeypatch.setitem(DATASETS, "letters", Source(lambda root, progress: toy, "conv4-32", "demo", "noisy patterns"))
     monkeypatch.setitem(config.RECIPES, "demo", replace(config.DEMO, **short, batch=8))

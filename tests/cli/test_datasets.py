@@ -97,14 +97,14 @@ def test_check_prints_nothing_but_json_for_machines(root: Path) -> None:
     result = protograph("datasets", "check", "folder", "--json", "--root", root)
     assert (result.exit_code, result.stderr) == (0, "")
     found = json.loads(result.stdout)
-    assert (found["dataset"], found["classes"], found["pictures"], found["verdict"]) == ("folder", 9, 72, None)
+    assert (found["dataset"], found["classes"], found["images"], found["verdict"]) == ("folder", 9, 72, None)
     assert found == json.loads(protograph("datasets", "check", "folder", "--json", "--root", root).stdout)
 
 
 def test_check_finds_the_small_benchmarks_and_says_that_they_are_small(mini_root: Path, cub_root: Path) -> None:
     mini = json.loads(protograph("datasets", "check", "mini-imagenet", "--json", data=mini_root).stdout)
-    assert (mini["classes"], mini["pictures"]) == (100, 100 * layouts.PICTURES)
-    assert "not all of their 600 pictures" in mini["verdict"]
+    assert (mini["classes"], mini["images"]) == (100, 100 * layouts.IMAGES)
+    assert "not all of their 600 images" in mini["verdict"]
     assert mini["relations"] == {"wordnet": "similarities of 100 classes", "names": "similarities of 100 classes"}
     cub = json.loads(protograph("datasets", "check", "cub", "--json", data=cub_root).stdout)
     assert [cub["parts"][part]["classes"] for part in ("train", "novel_validation", "novel_test")] == [130, 20, 50]
@@ -133,11 +133,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protograph.report.figures.draw_run", lambda *_: None)
 
 
-def test_a_folder_of_own_pictures_can_be_trained_on_and_evaluated_without_the_bad_ones(root: Path) -> None:
+def test_a_folder_of_own_images_can_be_trained_on_and_evaluated_without_the_bad_ones(root: Path) -> None:
     cut(root / "kind-3" / "002.png")
     result = train("folder", root, "--variant=aux-only", "--skip-bad")
     config = check_trained(result, root.parent / "run", "folder")
-    assert "left out 1 of 72 pictures that cannot be read, such as kind-3/002.png (" in result.stderr
+    assert "left out 1 of 72 images that cannot be read, such as kind-3/002.png (" in result.stderr
     assert (root.parent / "run" / "episode.png").exists()
     result = protograph("evaluate", root.parent / "run", "--root", root, "--json", "--episodes=5", "--device=cpu")
     assert result.exit_code == 0, result.stderr
@@ -168,7 +168,7 @@ def test_features_can_be_trained_on_with_the_identity(tmp_path: Path) -> None:
     for more, named in (("--recipe=strong", "zoom, stretch, colour, erase"), ("--set=erase=0.2", "erase")):
         refused = protograph(*words, more)
         assert refused.exit_code == 2
-        assert f"changes pictures ({named}), and dataset 'features' has features" in refused.stderr
+        assert f"changes images ({named}), and dataset 'features' has features" in refused.stderr
     result = protograph(*words)
     assert result.exit_code == 0, (result.exception, result.stderr)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["backbone"] == "identity"
@@ -181,11 +181,11 @@ SPOILED: dict[str, tuple[Spoil, list[str]]] = {
         lambda root: Image.new("1", (10_000, 10_000)).save(root / "kind-3" / "002.png"),
         ["kind-3/002.png", "10000 x 10000", "64 million", "--skip-bad"],
     ),
-    "no picture": (lambda root: (root / "kind-3" / "002.png").write_text("hi"), ["kind-3/002.png", "PNG", "--skip-bad"]),
+    "no image": (lambda root: (root / "kind-3" / "002.png").write_text("hi"), ["kind-3/002.png", "PNG", "--skip-bad"]),
     "a folder": (lambda root: (root / "kind-3" / "x.png").mkdir(), ["kind-3/x.png", "directory", "--skip-bad"]),
     "a dead link": (lambda root: (root / "kind-3" / "x.png").symlink_to("y.png"), ["kind-3/x.png", "No such", "--skip-bad"]),
     "too few": (
-        lambda root: layouts.save(root / "few" / "1.png", layouts.blocks(5, 5, 1)), ["'few'", "1 picture", "--skip-bad"],
+        lambda root: layouts.save(root / "few" / "1.png", layouts.blocks(5, 5, 1)), ["'few'", "1 image", "--skip-bad"],
     ),
 }  # fmt: skip
 
@@ -195,7 +195,7 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", SPOILED)
-def test_bad_pictures_are_named_and_can_be_left_out_with_a_count(root: Path, kind: str) -> None:
+def test_bad_images_are_named_and_can_be_left_out_with_a_count(root: Path, kind: str) -> None:
     spoil, named = SPOILED[kind]
     spoil(root)
     check_refused(train("folder", root, "--variant=aux-only"), *named)
@@ -233,8 +233,8 @@ def test_csv_rows_that_cannot_be_used_are_named(tmp_path: Path, rows: list[tuple
     check_refused(train("mini-imagenet", tmp_path), *named)
 
 
-def test_a_seen_class_without_enough_pictures_is_not_skipped(tmp_path: Path) -> None:
-    check_refused(train("mini-imagenet", write_few(tmp_path), "--skip-bad"), "class 'train' has no picture for train")
+def test_a_seen_class_without_enough_images_is_not_skipped(tmp_path: Path) -> None:
+    check_refused(train("mini-imagenet", write_few(tmp_path), "--skip-bad"), "class 'train' has no image for train")
 
 
 class Runs:

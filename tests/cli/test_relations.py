@@ -131,15 +131,15 @@ def test_chosen_class_is_shown(table: Path) -> None:
     assert [pair["class"] for pair in result["strongest"]][-1] == "fish"
 
 
-def test_picture_is_drawn(tmp_path: Path, tree: Path) -> None:
+def test_image_is_drawn(tmp_path: Path, tree: Path) -> None:
     for spec, more in (("kinship", ["--dataset=toy"]), (f"edges:{tree}", ["--names=cat,dog,hen", "--measure=adjacency"])):
-        answer(spec, *more, "--picture", tmp_path / "a.png")
-        with Image.open(tmp_path / "a.png") as picture:
-            assert min(picture.size) > 300
+        answer(spec, *more, "--image", tmp_path / "a.png")
+        with Image.open(tmp_path / "a.png") as image:
+            assert min(image.size) > 300
 
 
 @pytest.mark.parametrize(("classes", "seen"), [(1, 1), (2, 1), (3, 3), (140, 100)])
-def test_picture_of_any_size_is_drawn(tmp_path: Path, classes: int, seen: int) -> None:
+def test_image_of_any_size_is_drawn(tmp_path: Path, classes: int, seen: int) -> None:
     for number, matrix in enumerate((torch.zeros(classes, classes), torch.rand(classes, classes) - 0.5)):
         path = tmp_path / f"{number}.png"
         draw_similarities(matrix, [f"class {row}" for row in range(classes)], seen, path, "any")
@@ -168,7 +168,7 @@ def test_picture_of_any_size_is_drawn(tmp_path: Path, classes: int, seen: int) -
         (["edges:TREE"], ["--dataset or --names"]),
         (["kinship", "--dataset=toy", "--centred"], ["'kinship' of toy has no setting 'centred'"]),
         (["attributes:TABLE", "--out=a.csv"], ["a.csv", ".npz"]),
-        (["attributes:TABLE", "--picture=a.jpg"], ["a.jpg", ".png"]),
+        (["attributes:TABLE", "--image=a.jpg"], ["a.jpg", ".png"]),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(table: Path, tree: Path, arguments: list[str], named: list[str]) -> None:

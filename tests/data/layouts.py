@@ -1,4 +1,4 @@
-"""Small pictures in the layouts in which the real datasets are handed around."""
+"""Small images in the layouts in which the real datasets are handed around."""
 
 import csv
 import io
@@ -19,8 +19,8 @@ from protograph.relations.mini_imagenet import mini_imagenet_classes
 
 Pixels = NDArray[np.uint8]
 SPLITS = ("train", "val", "test")
-PICTURES = 8  # of a miniImageNet class
-CUB_PICTURES = {"train": 4, "seen_validation": 1, "seen_test": 2, "novel": 4}
+IMAGES = 8  # of a miniImageNet class
+CUB_IMAGES = {"train": 4, "seen_validation": 1, "seen_test": 2, "novel": 4}
 
 
 def blocks(height: int, width: int, *seed: int) -> Pixels:
@@ -46,7 +46,7 @@ def write_rows(path: Path, *rows: Sequence[str]) -> Path:
 
 
 def write_folder(root: Path, counts: Mapping[str, int], size: tuple[int, int] = (12, 10)) -> Path:
-    """Class folders with so many pictures each."""
+    """Class folders with so many images each."""
     for number, (name, count) in enumerate(counts.items()):
         (root / name).mkdir(parents=True)
         for place in range(count):
@@ -54,12 +54,12 @@ def write_folder(root: Path, counts: Mapping[str, int], size: tuple[int, int] = 
     return root
 
 
-# miniImageNet: the same pictures by all of these.
+# miniImageNet: the same images by all of these.
 
 
 @cache
-def mini_pixels(count: int = PICTURES, salt: int = 0) -> dict[str, Pixels]:
-    """Class -> pictures [n, 84, 84, 3], in the order of the split."""
+def mini_pixels(count: int = IMAGES, salt: int = 0) -> dict[str, Pixels]:
+    """Class -> images [n, 84, 84, 3], in the order of the split."""
     return {
         wnid: np.stack([blocks(84, 84, salt, number, place) for place in range(count)])
         for number, wnid in enumerate(mini_imagenet_classes())
@@ -76,7 +76,7 @@ def mini_name(wnid: str, place: int) -> str:
 
 def write_csvs(root: Path) -> Path:
     for split in SPLITS:
-        rows = [(mini_name(wnid, place), wnid) for wnid in mini_split(split) for place in range(PICTURES)]
+        rows = [(mini_name(wnid, place), wnid) for wnid in mini_split(split) for place in range(IMAGES)]
         root.mkdir(parents=True, exist_ok=True)
         write_rows(root / f"{split}.csv", ("filename", "label"), *rows)
     for wnid, own in mini_pixels().items():
@@ -128,13 +128,13 @@ def write_cache_pickles(root: Path, python2: bool = False) -> Path:
     for split in SPLITS:
         wnids = mini_split(split)
         data = np.concatenate([mini_pixels()[wnid] for wnid in wnids])
-        places = {wnid: list(range(PICTURES * number, PICTURES * (number + 1))) for number, wnid in enumerate(wnids)}
+        places = {wnid: list(range(IMAGES * number, IMAGES * (number + 1))) for number, wnid in enumerate(wnids)}
         dump(root / f"mini-imagenet-cache-{split}.pkl", {"image_data": data, "class_dict": places}, python2)
     return root
 
 
 def write_category_pickles(root: Path, extra: Sequence[str] = ("val", "test"), python2: bool = False) -> Path:
-    """With further pictures of the seen classes, 2 for `val` and 3 for `test`, there in the opposite order of classes."""
+    """With further images of the seen classes, 2 for `val` and 3 for `test`, there in the opposite order of classes."""
 
     def write(name: str, wnids: list[str], pixels: Mapping[str, Pixels]) -> None:
         labels = [number for number, wnid in enumerate(wnids) for _ in pixels[wnid]]
@@ -154,7 +154,7 @@ def write_category_pickles(root: Path, extra: Sequence[str] = ("val", "test"), p
     return root
 
 
-# CUB: all 200 classes, and of the official picture numbers a few of each list.
+# CUB: all 200 classes, and of the official image numbers a few of each list.
 
 
 def cub_class(number: int) -> str:
@@ -163,7 +163,7 @@ def cub_class(number: int) -> str:
 
 @cache
 def cub_numbers() -> dict[int, list[int]]:
-    """Class number -> picture numbers, so dealt out that the stored lists hold some of every seen class."""
+    """Class number -> image numbers, so dealt out that the stored lists hold some of every seen class."""
     stored = cub.lists()
     novel = {*stored["novel_test"], *stored["novel_validation"]}
     listed = {*stored["seen_test"], *stored["seen_validation"]}
@@ -175,7 +175,7 @@ def cub_numbers() -> dict[int, list[int]]:
     supply["novel"] = supply["train"]
 
     def take(part: str) -> list[int]:
-        return [next(supply[part]) for _ in range(CUB_PICTURES[part])]
+        return [next(supply[part]) for _ in range(CUB_IMAGES[part])]
 
     return {
         number: sorted(take("novel") if number in novel else take("train") + take("seen_validation") + take("seen_test"))
@@ -188,17 +188,17 @@ def cub_attributes() -> NDArray[np.float64]:
 
 
 def write_cub(root: Path) -> Path:
-    """The tree in `root`/CUB_200_2011; the first picture of each of the first eight classes is greyscale."""
+    """The tree in `root`/CUB_200_2011; the first image of each of the first eight classes is greyscale."""
     tree = root / "CUB_200_2011"
-    images: dict[int, str] = {}
-    for number, pictures in cub_numbers().items():
-        for place, picture in enumerate(pictures):
-            images[picture] = f"{cub_class(number)}/Bird_{place:04d}_{picture}.jpg"
+    files: dict[int, str] = {}
+    for number, images in cub_numbers().items():
+        for place, image in enumerate(images):
+            files[image] = f"{cub_class(number)}/Bird_{place:04d}_{image}.jpg"
             mode = "L" if number <= 8 and place == 0 else "RGB"
-            save(tree / "images" / images[picture], blocks(20 + place, 28, number, place), mode)
-    label = {picture: number for number, pictures in cub_numbers().items() for picture in pictures}
-    (tree / "images.txt").write_text("".join(f"{picture} {images[picture]}\n" for picture in sorted(images)))
-    (tree / "image_class_labels.txt").write_text("".join(f"{picture} {label[picture]}\n" for picture in sorted(images)))
+            save(tree / "images" / files[image], blocks(20 + place, 28, number, place), mode)
+    label = {image: number for number, images in cub_numbers().items() for image in images}
+    (tree / "images.txt").write_text("".join(f"{image} {files[image]}\n" for image in sorted(files)))
+    (tree / "image_class_labels.txt").write_text("".join(f"{image} {label[image]}\n" for image in sorted(files)))
     (tree / "classes.txt").write_text("".join(f"{number} {cub_class(number)}\n" for number in range(1, 201)))
     (tree / "attributes").mkdir()
     np.savetxt(tree / "attributes" / "class_attribute_labels_continuous.txt", cub_attributes(), fmt="%.3f")

@@ -8,7 +8,7 @@ from protograph.data.augmentation import Augmentation, Drawing, erased, recolour
 from protograph.episodes import seeded
 
 
-def pictures_of(*shape: int) -> Tensor:
+def images_of(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=seeded(0), dtype=torch.float64)
 
 
@@ -17,19 +17,19 @@ def evenly(*shape: int) -> Tensor:
     return 2 * torch.rand(*shape, generator=seeded(1), dtype=torch.float64) - 1
 
 
-def drawing(pictures: Tensor) -> Drawing:
-    count, _, height, width = pictures.shape
-    return Drawing(count, height, width, pictures.device, seeded(1), torch.float64)
+def drawing(images: Tensor) -> Drawing:
+    count, _, height, width = images.shape
+    return Drawing(count, height, width, images.device, seeded(1), torch.float64)
 
 
-def colours(pictures: Tensor, most: float) -> Tensor:
-    found = drawing(pictures).colours(Augmentation(colour=most))
+def colours(images: Tensor, most: float) -> Tensor:
+    found = drawing(images).colours(Augmentation(colour=most))
     assert found is not None
     return found
 
 
-def squares(pictures: Tensor, most: float) -> Tensor:
-    found = drawing(pictures).squares(Augmentation(erase=most))
+def squares(images: Tensor, most: float) -> Tensor:
+    found = drawing(images).squares(Augmentation(erase=most))
     assert found is not None
     return found
 
@@ -49,13 +49,13 @@ def mirrored(place: int, size: int) -> int:
     return place
 
 
-def sampled(picture: Tensor, y: float, x: float) -> Tensor:
-    """The colours [C] of a picture between its pixels, from the sixteen around."""
-    _, height, width = picture.shape
-    found = torch.zeros(len(picture), dtype=picture.dtype)
+def sampled(image: Tensor, y: float, x: float) -> Tensor:
+    """The colours [C] of an image between its pixels, from the sixteen around."""
+    _, height, width = image.shape
+    found = torch.zeros(len(image), dtype=image.dtype)
     for row in range(math.floor(y) - 1, math.floor(y) + 3):
         for column in range(math.floor(x) - 1, math.floor(x) + 3):
-            pixel = picture[:, mirrored(row, height), mirrored(column, width)]
+            pixel = image[:, mirrored(row, height), mirrored(column, width)]
             found += weight(y - row) * weight(x - column) * pixel
     return found
 
@@ -70,10 +70,10 @@ def sampled(picture: Tensor, y: float, x: float) -> Tensor:
     ],
 )
 @pytest.mark.parametrize("size", [(6, 9), (9, 6)])
-def test_pictures_are_warped_as_their_draws_say(change: Augmentation, size: tuple[int, int]) -> None:
+def test_images_are_warped_as_their_draws_say(change: Augmentation, size: tuple[int, int]) -> None:
     height, width = size
-    pictures, draws = pictures_of(4, 2, height, width), evenly(5, 4)
-    found = warped(pictures, drawing(pictures).maps(change))
+    images, draws = images_of(4, 2, height, width), evenly(5, 4)
+    found = warped(images, drawing(images).maps(change))
     assert found.is_contiguous(memory_format=torch.channels_last)
     for n in range(4):
         zoom, stretch, right, down, side = draws[:, n].tolist()
@@ -86,22 +86,22 @@ def test_pictures_are_warped_as_their_draws_say(change: Augmentation, size: tupl
                 across = (column + 0.5 - width / 2) / wide * (-1 if change.flip and side < 0 else 1)
                 along = (row + 0.5 - height / 2) / high
                 x, y = across + width / 2 - 0.5 + change.pad * right, along + height / 2 - 0.5 + change.pad * down
-                torch.testing.assert_close(found[n, :, row, column], sampled(pictures[n], y, x), atol=1e-9, rtol=1e-9)
+                torch.testing.assert_close(found[n, :, row, column], sampled(images[n], y, x), atol=1e-9, rtol=1e-9)
 
 
 def test_a_warp_that_does_nothing_changes_nothing_and_one_that_flips_only_flips() -> None:
-    pictures = pictures_of(5, 2, 6, 9)
-    torch.testing.assert_close(warped(pictures, drawing(pictures).maps(Augmentation())), pictures)
+    images = images_of(5, 2, 6, 9)
+    torch.testing.assert_close(warped(images, drawing(images).maps(Augmentation())), images)
     flips = evenly(5, 5)[4] < 0
     assert 0 < flips.sum() < 5
-    expected = torch.where(flips[:, None, None, None], pictures.flip(3), pictures)
-    torch.testing.assert_close(warped(pictures, drawing(pictures).maps(Augmentation(flip=True))), expected)
+    expected = torch.where(flips[:, None, None, None], images.flip(3), images)
+    torch.testing.assert_close(warped(images, drawing(images).maps(Augmentation(flip=True))), expected)
 
 
 def test_colours_change_as_their_draws_say() -> None:
-    pictures, draws = pictures_of(4, 3, 5, 6), 0.4 * evenly(3, 4)
-    before = pictures.clone()
-    found = recoloured(pictures, colours(pictures, 0.4))
+    images, draws = images_of(4, 3, 5, 6), 0.4 * evenly(3, 4)
+    before = images.clone()
+    found = recoloured(images, colours(images, 0.4))
     for n in range(4):
         saturation, contrast, brightness = 1 + draws[0, n].item(), 1 + draws[1, n].item(), draws[2, n].item()
         assert 0.6 <= saturation <= 1.4
@@ -109,20 +109,20 @@ def test_colours_change_as_their_draws_say() -> None:
             grey = (before[n, 0] + before[n, 1] + before[n, 2]) / 3
             expected = contrast * (saturation * before[n, channel] + (1 - saturation) * grey) + brightness
             torch.testing.assert_close(found[n, channel], expected)
-    assert torch.equal(pictures, before)
+    assert torch.equal(images, before)
 
 
-def test_a_grey_picture_has_no_saturation_to_change() -> None:
-    pictures, draws = pictures_of(4, 1, 5, 6), 0.9 * evenly(3, 4, 1, 1, 1)
-    torch.testing.assert_close(recoloured(pictures, colours(pictures, 0.9)), pictures * (1 + draws[1]) + draws[2])
+def test_a_grey_image_has_no_saturation_to_change() -> None:
+    images, draws = images_of(4, 1, 5, 6), 0.9 * evenly(3, 4, 1, 1, 1)
+    torch.testing.assert_close(recoloured(images, colours(images, 0.9)), images * (1 + draws[1]) + draws[2])
 
 
 @pytest.mark.parametrize("size", [(6, 9), (9, 6)])
 def test_a_square_is_erased_where_its_draws_say(size: tuple[int, int]) -> None:
     height, width = size
-    pictures, draws = pictures_of(40, 2, height, width), torch.rand(3, 40, generator=seeded(1), dtype=torch.float64)
-    before = pictures.clone()
-    found = erased(pictures, squares(pictures, 0.8))
+    images, draws = images_of(40, 2, height, width), torch.rand(3, 40, generator=seeded(1), dtype=torch.float64)
+    before = images.clone()
+    found = erased(images, squares(images, 0.8))
     for n in range(40):
         half = 0.8 * 6 * draws[0, n].item() / 2
         for row in range(height):
@@ -133,7 +133,7 @@ def test_a_square_is_erased_where_its_draws_say(size: tuple[int, int]) -> None:
         rows, columns = (found[n, 0] == 0).nonzero(as_tuple=True)
         for lines in (rows.unique(), columns.unique()):  # never more than the square's longest side
             assert len(lines) <= math.ceil(0.8 * 6)
-    assert torch.equal(pictures, before)
+    assert torch.equal(images, before)
     many = torch.ones(1000, 1, height, width, dtype=torch.float64)
     assert (erased(many, squares(many, 0.8)) == 0).any(dim=0).all(), "some pixels are never erased"
 

@@ -14,9 +14,9 @@ from protograph.data import decode
 SIZE = 84
 
 
-def encoded(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
@@ -32,17 +32,17 @@ def smooth(height: int, width: int) -> Image.Image:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000"])
-def test_a_picture_of_the_right_size_is_decoded_untouched(kind: str) -> None:
+def test_a_image_of_the_right_size_is_decoded_untouched(kind: str) -> None:
     content = encoded(Image.fromarray(blocks(SIZE, SIZE, 1)), kind)
-    with Image.open(io.BytesIO(content)) as picture:
-        assert np.array_equal(decoded(content), np.asarray(picture.convert("RGB")))
+    with Image.open(io.BytesIO(content)) as image:
+        assert np.array_equal(decoded(content), np.asarray(image.convert("RGB")))
 
 
 @pytest.mark.parametrize("shape", [(200, 100), (50, 300), (84, 85), (1, 1), (640, 480)])
-def test_a_picture_of_another_size_is_resized_whole_by_pillow(shape: tuple[int, int]) -> None:
-    picture = Image.fromarray(blocks(*shape, 2))
-    pixels, width, height, grey = decode.decode(encoded(picture), SIZE)
-    assert np.array_equal(pixels.transpose(1, 2, 0), picture.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+def test_a_image_of_another_size_is_resized_whole_by_pillow(shape: tuple[int, int]) -> None:
+    image = Image.fromarray(blocks(*shape, 2))
+    pixels, width, height, grey = decode.decode(encoded(image), SIZE)
+    assert np.array_equal(pixels.transpose(1, 2, 0), image.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
     assert ((height, width), grey) == (shape, False)
 
 
@@ -51,8 +51,8 @@ def test_a_large_jpeg_decoded_at_a_fraction_looks_the_same(shape: tuple[int, int
     content = encoded(smooth(*shape), "JPEG", quality=95)
     pixels, width, height, _ = decode.decode(content, SIZE)
     assert (height, width) == shape, "the size before, not of the fraction"
-    with Image.open(io.BytesIO(content)) as picture:
-        expected = np.asarray(picture.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+    with Image.open(io.BytesIO(content)) as image:
+        expected = np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
     apart = np.abs(pixels.transpose(1, 2, 0).astype(int) - expected)
     assert apart.max() <= 6
     assert apart.mean() < 1
@@ -70,8 +70,8 @@ def test_fractions_are_greys_up_to_1_or_up_to_255(largest: float, factor: int) -
 
 @pytest.mark.parametrize(("mode", "kind"), [("L", "PNG"), ("L", "JPEG"), ("LA", "PNG"), ("1", "PNG"), ("F", "TIFF")])
 def test_greyscale_becomes_rgb_and_is_counted(mode: str, kind: str) -> None:
-    picture = Image.fromarray(blocks(30, 40, 3)).convert(mode)
-    pixels, _, _, grey = decode.decode(encoded(picture, kind), SIZE)
+    image = Image.fromarray(blocks(30, 40, 3)).convert(mode)
+    pixels, _, _, grey = decode.decode(encoded(image, kind), SIZE)
     assert grey
     assert pixels.shape == (3, SIZE, SIZE)
     assert (pixels[0] == pixels[1]).all()
@@ -102,12 +102,12 @@ def test_what_is_transparent_becomes_white() -> None:
 def test_a_transparent_colour_of_a_palette_becomes_white(kind: str) -> None:
     places = (np.arange(SIZE * SIZE, dtype=np.uint8) % 3).reshape(SIZE, SIZE)
     palette = np.array([[200, 10, 20], [30, 220, 40], [50, 60, 240]], np.uint8)
-    picture = Image.frombytes("P", (SIZE, SIZE), places.tobytes())
-    picture.putpalette(palette.tobytes())
+    image = Image.frombytes("P", (SIZE, SIZE), places.tobytes())
+    image.putpalette(palette.tobytes())
     shown = palette.copy()
     shown[1] = 255
-    assert np.array_equal(decoded(encoded(picture, kind, transparency=1)), shown[places])
-    assert np.array_equal(decoded(encoded(picture, kind)), palette[places])
+    assert np.array_equal(decoded(encoded(image, kind, transparency=1)), shown[places])
+    assert np.array_equal(decoded(encoded(image, kind)), palette[places])
 
 
 def test_a_transparent_colour_without_a_palette_becomes_white() -> None:
@@ -131,7 +131,7 @@ TURNS = {
 
 @pytest.mark.parametrize("orientation", TURNS)
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
-def test_a_picture_is_turned_upright_as_the_camera_says(orientation: int, kind: str) -> None:
+def test_a_image_is_turned_upright_as_the_camera_says(orientation: int, kind: str) -> None:
     """The orientations of the Exif standard, from the turn the camera made."""
     upright = blocks(56, 84, 6)
     exif = Image.Exif()

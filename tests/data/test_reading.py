@@ -19,7 +19,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance, Silent
 from protograph.data import decode, reading
 from protograph.data.datasets.mini_imagenet import NORMALISATION
-from protograph.data.reading import Pictures, find_folders, find_names, read_arrays, read_columns, read_pictures, unpacked
+from protograph.data.reading import Images, find_folders, find_names, read_arrays, read_columns, read_images, unpacked
 
 SIZE = 24
 
@@ -52,40 +52,40 @@ def root(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "root", {"a": 3, "b": 2}, (SIZE, SIZE))
 
 
-def read(root: Path, names: list[str] | None = None, progress: Heard | Silent | None = None) -> Pictures:
+def read(root: Path, names: list[str] | None = None, progress: Heard | Silent | None = None) -> Images:
     names = names or sorted(str(path.relative_to(root)) for path in root.rglob("*.*"))
-    return read_pictures(root, names, SIZE, NORMALISATION, progress or Silent())
+    return read_images(root, names, SIZE, NORMALISATION, progress or Silent())
 
 
 def naive(path: Path) -> np.ndarray:
-    with Image.open(path) as picture:
-        whole = picture.convert("RGB")
+    with Image.open(path) as image:
+        whole = image.convert("RGB")
     return np.asarray(whole.resize((SIZE, SIZE), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
 
 
-def test_pictures_are_what_pillow_makes_of_each_file(root: Path) -> None:
+def test_images_are_what_pillow_makes_of_each_file(root: Path) -> None:
     save(root / "b" / "wide.png", blocks(30, 50, 9, 1))
     save(root / "b" / "grey.jpg", blocks(SIZE, SIZE, 9, 2), "L")
     found = read(root)
-    assert found.store.picture_shape == (3, SIZE, SIZE)
+    assert found.store.image_shape == (3, SIZE, SIZE)
     assert found.errors == {}
     for row, name in enumerate(found.names):
         assert np.array_equal(found.store.pixels[row], naive(root / name))
         assert bool(found.grey[row]) == name.endswith("grey.jpg")
-        with Image.open(root / name) as picture:
-            assert tuple(found.sizes[row]) == picture.size
+        with Image.open(root / name) as image:
+            assert tuple(found.sizes[row]) == image.size
     assert len(set(found.digests.tolist())) == len(found.names)
 
 
-def test_several_workers_put_every_picture_in_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three workers and jobs of seven pictures, the last one of fewer."""
+def test_several_workers_put_every_image_in_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three workers and jobs of seven images, the last one of fewer."""
     monkeypatch.setattr(reading, "CHUNK", 7)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     root = write_folder(tmp_path / "root", {"a": 40}, (SIZE, SIZE))
     (root / "a" / "033.png").write_bytes(b"nothing")
     heard = Heard()
     found = read(root, progress=heard)
-    assert heard.tasks == [("read pictures", 40, "pictures")]
+    assert heard.tasks == [("read images", 40, "images")]
     assert sorted(heard.steps) == [5, 7, 7, 7, 7, 7]
     assert list(found.errors) == [33]
     for row, name in enumerate(found.names):
@@ -123,7 +123,7 @@ def test_what_could_not_be_read_is_remembered_with_its_reason(root: Path) -> Non
         assert found.duplicates() == [], "what cannot be read equals nothing"
 
 
-def test_a_changed_picture_is_never_served_from_the_cache(root: Path) -> None:
+def test_a_changed_image_is_never_served_from_the_cache(root: Path) -> None:
     path = save(root / "a" / "0.ppm", blocks(SIZE, SIZE, 1))
     before, size = read(root), path.stat().st_size
     save(path, blocks(SIZE, SIZE, 2))
@@ -134,7 +134,7 @@ def test_a_changed_picture_is_never_served_from_the_cache(root: Path) -> None:
     assert (before.digests[1:] == after.digests[1:]).all()
 
 
-def test_a_changed_picture_with_its_old_time_is_never_served_from_the_cache(root: Path) -> None:
+def test_a_changed_image_with_its_old_time_is_never_served_from_the_cache(root: Path) -> None:
     """As copying with times kept, or unpacking another archive over the first, leaves it."""
     path = save(root / "a" / "0.ppm", blocks(SIZE, SIZE, 1))
     stamp = path.stat()
@@ -145,7 +145,7 @@ def test_a_changed_picture_with_its_old_time_is_never_served_from_the_cache(root
     assert np.array_equal(read(root).store.pixels[0], naive(path))
 
 
-def test_a_picture_that_only_got_another_time_is_read_again_and_is_the_same(root: Path, cache: Path) -> None:
+def test_a_image_that_only_got_another_time_is_read_again_and_is_the_same(root: Path, cache: Path) -> None:
     before = read(root)
     os.utime(root / "a" / "000.png", ns=(1, 1))
     after = read(root)
@@ -153,24 +153,24 @@ def test_a_picture_that_only_got_another_time_is_read_again_and_is_the_same(root
     assert (before.digests == after.digests).all()
 
 
-def test_a_picture_that_appears_is_found(root: Path) -> None:
+def test_a_image_that_appears_is_found(root: Path) -> None:
     names = ["a/000.png", "a/late.png"]
     assert list(read(root, names).errors) == [1]
     save(root / "a" / "late.png", blocks(9, 9, 3))
     assert read(root, names).errors == {}
 
 
-def test_other_sizes_and_other_names_are_other_pictures(root: Path) -> None:
-    small = read_pictures(root, ["a/000.png"], 8, NORMALISATION, Silent())
-    assert small.store.picture_shape == (3, 8, 8)
+def test_other_sizes_and_other_names_are_other_images(root: Path) -> None:
+    small = read_images(root, ["a/000.png"], 8, NORMALISATION, Silent())
+    assert small.store.image_shape == (3, 8, 8)
     assert len(read(root, ["a/000.png"]).store) == 1
     assert len(read(root, ["a/000.png", "a/001.png"]).store) == 2
 
 
-def test_the_same_files_by_another_path_are_the_same_pictures(root: Path, cache: Path) -> None:
+def test_the_same_files_by_another_path_are_the_same_images(root: Path, cache: Path) -> None:
     (root.parent / "link").symlink_to(root)
     read(root)
-    read_pictures(root.parent / "link", read(root).names, SIZE, NORMALISATION, Silent())
+    read_images(root.parent / "link", read(root).names, SIZE, NORMALISATION, Silent())
     assert len(list(cache.iterdir())) == 1
 
 
@@ -181,8 +181,8 @@ def test_any_file_name_can_be_read(root: Path, name: str) -> None:
     assert read(root, [name]).errors == {}
 
 
-def test_no_pictures_are_no_mistake_of_the_reader(root: Path) -> None:
-    assert len(read_pictures(root, [], SIZE, NORMALISATION, Silent()).store) == 0
+def test_no_images_are_no_mistake_of_the_reader(root: Path) -> None:
+    assert len(read_images(root, [], SIZE, NORMALISATION, Silent()).store) == 0
 
 
 SCRIPTS = {
@@ -267,7 +267,7 @@ def test_duplicates_are_found_across_names(root: Path) -> None:
     assert [[found.names[row] for row in rows] for rows in found.duplicates()] == [["a/001.png", "b/copy.png"]]
 
 
-def test_only_pictures_and_visible_folders_are_listed(tmp_path: Path) -> None:
+def test_only_images_and_visible_folders_are_listed(tmp_path: Path) -> None:
     for name in ("b.JPG", "a.png", "c.webp", "notes.txt", ".hidden.png", "._a.png", "png", "noend"):
         (tmp_path / name).write_bytes(b"")
     for name in ("two", "one", ".git"):

@@ -16,7 +16,7 @@ rows = st.lists(st.integers(0, 10_000), unique=True, max_size=80)
 
 @st.composite
 def classes(draw: st.DrawFn, fewest: int = 8, most: int = 40) -> dict[str, list[int]]:
-    """Class -> pictures, six to forty of each."""
+    """Class -> images, six to forty of each."""
     chosen = draw(st.lists(names, min_size=fewest, max_size=most, unique=True))
     members, first = {}, 0
     for name in chosen:
@@ -62,7 +62,7 @@ def test_drawing_is_even() -> None:
 
 @given(things=rows, name=names, validation=st.integers(0, 30), test=st.integers(0, 30), seed=seeds)
 @settings(max_examples=40, deadline=None)
-def test_holding_out_divides_the_pictures(things: list[int], name: str, validation: int, test: int, seed: int) -> None:
+def test_holding_out_divides_the_images(things: list[int], name: str, validation: int, test: int, seed: int) -> None:
     train, validated, tested = hold_out(things, name, validation, test, seed)
     assert sorted(train + validated + tested) == sorted(things)
     assert len(tested) == min(test, len(things))
@@ -83,7 +83,7 @@ def test_seen_classes_are_divided_by_shares(members: dict[str, list[int]], seed:
     assert [list(part) for part in parts] == [list(members)] * 3
 
 
-def test_600_pictures_become_500_25_and_75() -> None:
+def test_600_images_become_500_25_and_75() -> None:
     train, validated, tested = split_seen({"a": range(600)}, 25 / 600, 75 / 600)
     assert (len(train["a"]), len(validated["a"]), len(tested["a"])) == (500, 25, 75)
 
@@ -169,12 +169,12 @@ def test_an_assignment_with_a_gap_is_refused(assigned: dict[str, str], named: st
 def test_a_split_says_how_much_it_has_and_can_do_without() -> None:
     split = Split({"a": [1, 2, 3]}, {"a": [4]}, {"a": [5, 6]}, {"b": [7]}, {"c": [8], "d": [9]})
     assert split.counts() == (
-        "1 seen classes (3 pictures for training, 1 for validation, 2 for test), 1 novel classes for validation, 2 for test"
+        "1 seen classes (3 images for training, 1 for validation, 2 for test), 1 novel classes for validation, 2 for test"
     )
     assert split.without(set()) is split
     assert split.without({2, 8}) == Split({"a": [1, 3]}, {"a": [4]}, {"a": [5, 6]}, {"b": [7]}, {"c": [], "d": [9]})
 
 
-def test_a_class_can_be_divided_with_the_fewest_pictures() -> None:
-    train, validated, tested = split_seen({"a": range(splits.FEWEST_PICTURES)})
+def test_a_class_can_be_divided_with_the_fewest_images() -> None:
+    train, validated, tested = split_seen({"a": range(splits.FEWEST_IMAGES)})
     assert (len(train["a"]), len(validated["a"]), len(tested["a"])) == (4, 1, 1)

@@ -14,36 +14,36 @@ MEAN, STD = (0.2, 0.5), (0.3, 0.9)
 
 @pytest.fixture
 def store() -> ImageStore:
-    """Two channels and pictures that are not square, so that no axis can be mistaken for another."""
+    """Two channels and images that are not square, so that no axis can be mistaken for another."""
     pixels = torch.randint(1, 256, (5, 2, 6, 9), dtype=torch.uint8, generator=seeded(0))
     return ImageStore(pixels, Normalisation(MEAN, STD))
 
 
-def normalised(picture: Tensor) -> Tensor:
-    channels = [(picture[channel].float() / 255 - MEAN[channel]) / STD[channel] for channel in range(2)]
+def normalised(image: Tensor) -> Tensor:
+    channels = [(image[channel].float() / 255 - MEAN[channel]) / STD[channel] for channel in range(2)]
     return torch.stack(channels)
 
 
-def shifted(picture: Tensor, down: int, right: int, flip: bool) -> Tensor:
-    """The crop at (down, right) of a picture on black ground, pixel by pixel."""
-    _, height, width = picture.shape
-    crop = torch.zeros_like(picture)
+def shifted(image: Tensor, down: int, right: int, flip: bool) -> Tensor:
+    """The crop at (down, right) of an image on black ground, pixel by pixel."""
+    _, height, width = image.shape
+    crop = torch.zeros_like(image)
     for y in range(height):
         for x in range(width):
             across = width - 1 - x if flip else x
             if 0 <= y + down < height and 0 <= across + right < width:
-                crop[:, y, x] = picture[:, y + down, across + right]
+                crop[:, y, x] = image[:, y + down, across + right]
     return crop
 
 
-def test_gather_normalises_the_pictures_asked_for(store: ImageStore) -> None:
+def test_gather_normalises_the_images_asked_for(store: ImageStore) -> None:
     gathered = store.gather(torch.tensor([3, 0, 3]))
     assert gathered.dtype == torch.float32
-    for picture, index in zip(gathered, (3, 0, 3), strict=True):
-        torch.testing.assert_close(picture, normalised(store.pixels[index]), atol=1e-6, rtol=1e-5)
+    for image, index in zip(gathered, (3, 0, 3), strict=True):
+        torch.testing.assert_close(image, normalised(store.pixels[index]), atol=1e-6, rtol=1e-5)
 
 
-def test_gathering_leaves_the_pictures_as_they_are(store: ImageStore) -> None:
+def test_gathering_leaves_the_images_as_they_are(store: ImageStore) -> None:
     before = store.pixels.clone()
     store.gather(torch.arange(5))
     store.gather(torch.arange(5), Augmentation(2, flip=True), seeded(0))
@@ -51,7 +51,7 @@ def test_gathering_leaves_the_pictures_as_they_are(store: ImageStore) -> None:
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_augmentation_is_a_crop_of_the_padded_picture_and_every_crop_occurs(store: ImageStore, flip: bool) -> None:
+def test_augmentation_is_a_crop_of_the_padded_image_and_every_crop_occurs(store: ImageStore, flip: bool) -> None:
     pad, times = 2, 600
     offsets, flips = range(-pad, pad + 1), (False, True) if flip else (False,)
     crops = {(down, right, turned): normalised(shifted(store.pixels[1], down, right, turned))
@@ -59,16 +59,16 @@ def test_augmentation_is_a_crop_of_the_padded_picture_and_every_crop_occurs(stor
     possible = torch.stack(list(crops.values()))  # [n, C, H, W]
     gathered = store.gather(torch.full((times,), 1), Augmentation(pad, flip), seeded(3))
     apart = (gathered[:, None] - possible).abs().amax((2, 3, 4))  # [times, n]
-    assert (apart.amin(1) < 1e-5).all(), "an augmented picture is no crop of the padded one"
+    assert (apart.amin(1) < 1e-5).all(), "an augmented image is no crop of the padded one"
     assert set(apart.argmin(1).tolist()) == set(range(len(crops)))
 
 
-def test_each_picture_is_augmented_as_itself(store: ImageStore) -> None:
+def test_each_image_is_augmented_as_itself(store: ImageStore) -> None:
     indices = torch.arange(5).repeat(8)
     gathered = store.gather(indices, Augmentation(1), seeded(4))
-    for picture, index in zip(gathered, indices.tolist(), strict=True):
+    for image, index in zip(gathered, indices.tolist(), strict=True):
         crops = [normalised(shifted(store.pixels[index], y, x, False)) for y in (-1, 0, 1) for x in (-1, 0, 1)]
-        assert any(torch.allclose(picture, crop, atol=1e-5) for crop in crops)
+        assert any(torch.allclose(image, crop, atol=1e-5) for crop in crops)
 
 
 def test_padding_is_black_in_pixels_not_in_normalised_values() -> None:
@@ -87,13 +87,13 @@ def test_the_same_generator_gives_the_same_crops(store: ImageStore) -> None:
     assert not torch.equal(store.gather(indices, change, seeded(1)), store.gather(indices, change, seeded(2)))
 
 
-def changed(pictures: Tensor, change: Augmentation, drawing: Drawing) -> Tensor:
-    """Pictures recoloured, then erased."""
+def changed(images: Tensor, change: Augmentation, drawing: Drawing) -> Tensor:
+    """Images recoloured, then erased."""
     colours = drawing.colours(change)
     squares = drawing.squares(change)
     assert colours is not None
     assert squares is not None
-    return erased(recoloured(pictures, colours), squares)
+    return erased(recoloured(images, colours), squares)
 
 
 def test_gathering_warps_then_recolours_then_erases(store: ImageStore) -> None:
@@ -104,7 +104,7 @@ def test_gathering_warps_then_recolours_then_erases(store: ImageStore) -> None:
     assert torch.equal(store.gather(indices, change, seeded(1)), expected)
 
 
-def test_without_zoom_and_stretch_pictures_are_cropped_and_then_changed(store: ImageStore) -> None:
+def test_without_zoom_and_stretch_images_are_cropped_and_then_changed(store: ImageStore) -> None:
     indices, generator = torch.arange(5), seeded(1)
     change = Augmentation(2, flip=True, colour=0.3, erase=0.5)
     cropped = store.gather(indices, Augmentation(2, flip=True), generator)
@@ -153,17 +153,17 @@ def test_an_empty_augmentation_changes_nothing(store: ImageStore) -> None:
 def test_a_stored_array_is_opened_as_it_was_saved(store: ImageStore, tmp_path: Path) -> None:
     np.save(tmp_path / "pixels.npy", store.pixels.numpy())
     opened = ImageStore.open(tmp_path / "pixels.npy", store.normalisation)
-    assert (len(opened), opened.picture_shape) == (5, (2, 6, 9))
+    assert (len(opened), opened.image_shape) == (5, (2, 6, 9))
     assert torch.equal(opened.pixels, store.pixels)
 
 
 @pytest.mark.parametrize("pixels", [torch.zeros(3, 2, 4, 4), torch.zeros(3, 4, 4, dtype=torch.uint8)])
-def test_pictures_of_another_type_or_shape_are_refused(pixels: Tensor) -> None:
+def test_images_of_another_type_or_shape_are_refused(pixels: Tensor) -> None:
     with pytest.raises(ValueError, match="uint8"):
         ImageStore(pixels, Normalisation(MEAN, STD))
 
 
-def test_pictures_whose_channels_came_last_are_laid_out_anew(store: ImageStore) -> None:
+def test_images_whose_channels_came_last_are_laid_out_anew(store: ImageStore) -> None:
     turned = store.pixels.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     assert not turned.is_contiguous()
     laid = ImageStore(turned, store.normalisation)
@@ -189,7 +189,7 @@ def test_means_and_stds_must_fit_the_channels() -> None:
 
 
 @pytest.mark.parametrize("augmentation", [None, Augmentation(2, flip=True), *CHANGED])
-def test_pictures_fetched_from_elsewhere_are_the_same(store: ImageStore, augmentation: Augmentation | None) -> None:
+def test_images_fetched_from_elsewhere_are_the_same(store: ImageStore, augmentation: Augmentation | None) -> None:
     streamed = ImageStore(store.pixels, store.normalisation, torch.device("cpu"))
     indices = torch.tensor([4, 0, 0, 2])
     expected = store.gather(indices, augmentation, seeded(1))
@@ -199,7 +199,7 @@ def test_pictures_fetched_from_elsewhere_are_the_same(store: ImageStore, augment
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("augmentation", [None, Augmentation(2, flip=True), *CHANGED])
-def test_pictures_that_do_not_fit_a_gpu_are_streamed_to_it(
+def test_images_that_do_not_fit_a_gpu_are_streamed_to_it(
     store: ImageStore, monkeypatch: pytest.MonkeyPatch, augmentation: Augmentation | None
 ) -> None:
     device = torch.device("cuda")
@@ -219,10 +219,10 @@ def test_pictures_that_do_not_fit_a_gpu_are_streamed_to_it(
 
 
 @pytest.mark.parametrize(("free", "resident"), [(10_000, True), (600, False)])
-def test_pictures_become_resident_only_where_they_fit(
+def test_images_become_resident_only_where_they_fit(
     store: ImageStore, monkeypatch: pytest.MonkeyPatch, free: int, resident: bool
 ) -> None:
-    """540 bytes of pictures, of which four fifths of the free memory must not be less."""
+    """540 bytes of images, of which four fifths of the free memory must not be less."""
     moved = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10**9))
     monkeypatch.setattr(Tensor, "to", lambda pixels, *_, **__: moved.append(pixels) or pixels)
@@ -243,7 +243,7 @@ def test_a_mapped_store_does_not_change_its_file(store: ImageStore, tmp_path: Pa
 def test_features_are_gathered_as_they_are() -> None:
     features = torch.randn(6, 4, generator=seeded(2))
     store = FeatureStore(features)
-    assert (len(store), store.picture_shape, store.device) == (6, (4,), torch.device("cpu"))
+    assert (len(store), store.image_shape, store.device) == (6, (4,), torch.device("cpu"))
     indices = torch.tensor([5, 1, 1])
     for gathered in (store.gather(indices), store.gather(indices, Augmentation(2, flip=True), seeded(0))):
         assert torch.equal(gathered, torch.stack([features[5], features[1], features[1]]))

@@ -18,12 +18,12 @@ from PIL import Image
 from torch import Tensor
 
 from data.layouts import blocks
-from encoders.pictures import tiny_encoder, write_pictures
+from encoders.images import tiny_encoder, write_images
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance, Silent
 from protograph.encoders import encoder as encoding
 from protograph.encoders import open_encoder
-from protograph.encoders.encoder import BATCH, FEWEST, PictureEncoder
+from protograph.encoders.encoder import BATCH, FEWEST, ImageEncoder
 
 
 class Counting:
@@ -52,18 +52,18 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoder() -> PictureEncoder:
+def encoder() -> ImageEncoder:
     return tiny_encoder()
 
 
-def naive(encoder: PictureEncoder, pixels: np.ndarray[Any, Any]) -> Tensor:
+def naive(encoder: ImageEncoder, pixels: np.ndarray[Any, Any]) -> Tensor:
     """Features [D] of pixels [C, H, W], normalised by hand in float64 and passed alone."""
     mean, std = (np.array(values)[:, None, None] for values in (encoder.preparation.mean, encoder.preparation.std))
     with torch.no_grad():
         return encoder.network.double()(torch.from_numpy((pixels / 255 - mean) / std)[None])[0]
 
 
-def test_features_are_the_networks_of_the_normalised_picture(encoder: PictureEncoder) -> None:
+def test_features_are_the_networks_of_the_normalised_image(encoder: ImageEncoder) -> None:
     batch = BATCH["cpu"]
     arrays = [blocks(30, 24, 1, place) for place in range(batch + 3)]  # more than a batch
     found = encoder.encode(arrays)
@@ -76,13 +76,13 @@ def test_features_are_the_networks_of_the_normalised_picture(encoder: PictureEnc
         assert torch.allclose(found[row].double(), naive(exact, pixels), atol=1e-5)
 
 
-def test_features_can_be_trained_on(encoder: PictureEncoder) -> None:
+def test_features_can_be_trained_on(encoder: ImageEncoder) -> None:
     weight = torch.zeros(encoder.features, requires_grad=True)
     (encoder.encode([blocks(30, 24, 1)]) @ weight).sum().backward()
     assert weight.grad is not None
 
 
-def test_augmented_copies_are_crops_and_flips_drawn_by_seed_and_picture(encoder: PictureEncoder) -> None:
+def test_augmented_copies_are_crops_and_flips_drawn_by_seed_and_image(encoder: ImageEncoder) -> None:
     """Naively: pad with black, try every offset and flip, and find each copy among them."""
     array = blocks(20, 20, 3)
     found = encoder.encode_augmented([array], 6, seed=1)
@@ -96,7 +96,7 @@ def test_augmented_copies_are_crops_and_flips_drawn_by_seed_and_picture(encoder:
     assert len(set(distances.argmin(1).tolist())) > 2, "not all alike"
 
 
-def test_copies_depend_on_nothing_but_the_seed_and_the_picture(encoder: PictureEncoder) -> None:
+def test_copies_depend_on_nothing_but_the_seed_and_the_image(encoder: ImageEncoder) -> None:
     arrays = [blocks(30, 24, 4, place) for place in range(5)]
     whole = encoder.encode_augmented(arrays, 3, seed=7)
     assert torch.allclose(encoder.encode_augmented(arrays[::-1], 3, seed=7).flip(0), whole, atol=1e-6)
@@ -104,15 +104,15 @@ def test_copies_depend_on_nothing_but_the_seed_and_the_picture(encoder: PictureE
     assert not torch.allclose(encoder.encode_augmented(arrays, 3, seed=8), whole, atol=1e-3)
 
 
-def test_files_are_encoded_once(encoder: PictureEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = write_pictures(tmp_path / "pictures", FEWEST)
+def test_files_are_encoded_once(encoder: ImageEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write_images(tmp_path / "images", FEWEST)
     first, copies = encoder.encode(paths), encoder.encode_augmented(paths, 2, seed=0)
     assert torch.equal(first, tiny_encoder().encode(list(map(str, paths))))
     monkeypatch.setattr(encoder, "_inputs", None)  # it would be called to encode anything
     progress = Counting()
     assert torch.equal(encoder.encode(paths, progress), first)
     assert torch.equal(encoder.encode_augmented(paths, 2, seed=0, progress=progress), copies)
-    assert progress.tasks == [["encode", 0, "pictures", 0]] * 2
+    assert progress.tasks == [["encode", 0, "images", 0]] * 2
     paths[3].replace(tmp_path / "moved.png")
     assert torch.equal(encoder.encode([*paths[:3], tmp_path / "moved.png", *paths[4:]]), first), "by contents, not by name"
     with pytest.raises(TypeError):
@@ -120,14 +120,14 @@ def test_files_are_encoded_once(encoder: PictureEncoder, tmp_path: Path, monkeyp
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(
-    encoder: PictureEncoder, tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: ImageEncoder, tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Told(Silent):
         def say(self, line: str) -> None:
             lines.append(line)
 
     lines: list[str] = []
-    files = write_pictures(tmp_path / "pictures", FEWEST + 1)
+    files = write_images(tmp_path / "images", FEWEST + 1)
     monkeypatch.setattr(encoding, "PORTION", 4)
     fresh_cache.parent.mkdir(parents=True, exist_ok=True)
     fresh_cache.write_text("a file in the place of the folder")
@@ -138,53 +138,51 @@ def test_a_cache_that_cannot_be_written_stops_nothing(
     assert torch.equal(features, encoder.encode(files))
 
 
-def test_a_changed_file_is_encoded_again(encoder: PictureEncoder, tmp_path: Path) -> None:
-    paths = write_pictures(tmp_path / "pictures", FEWEST + 2)
+def test_a_changed_file_is_encoded_again(encoder: ImageEncoder, tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "images", FEWEST + 2)
     first = encoder.encode(paths)
     stamp = paths[2].stat()
     Image.fromarray(blocks(30, 24, 99)).save(paths[2])
     os.utime(paths[2], ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     progress = Counting()
     second = encoder.encode(paths, progress)
-    assert progress.tasks == [["encode", 1, "pictures", 1]]
+    assert progress.tasks == [["encode", 1, "images", 1]]
     same = [row for row in range(len(paths)) if row != 2]
     assert torch.equal(first[same], second[same])
     assert torch.allclose(second[2], encoder.encode([blocks(30, 24, 99)])[0], atol=1e-6)
 
 
-def test_another_network_or_preparation_has_a_cache_of_its_own(encoder: PictureEncoder, tmp_path: Path) -> None:
-    paths = write_pictures(tmp_path / "pictures", FEWEST)
+def test_another_network_or_preparation_has_a_cache_of_its_own(encoder: ImageEncoder, tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "images", FEWEST)
     first = encoder.encode(paths)
     for other in (tiny_encoder(seed=1), tiny_encoder(size=24)):
         assert other.digest() != encoder.digest()
         assert not torch.allclose(other.encode(paths), first, atol=1e-3)
 
 
-def test_few_files_and_pictures_in_memory_leave_the_cache_alone(
-    encoder: PictureEncoder, tmp_path: Path, fresh_cache: Path
-) -> None:
-    encoder.encode(write_pictures(tmp_path / "pictures", FEWEST - 1))
+def test_few_files_and_images_in_memory_leave_the_cache_alone(encoder: ImageEncoder, tmp_path: Path, fresh_cache: Path) -> None:
+    encoder.encode(write_images(tmp_path / "images", FEWEST - 1))
     encoder.encode([blocks(30, 24, place) for place in range(2 * FEWEST)])
     assert not fresh_cache.exists()
 
 
-def test_the_same_contents_are_encoded_once(encoder: PictureEncoder, tmp_path: Path) -> None:
-    (path,) = write_pictures(tmp_path / "pictures", 1)
+def test_the_same_contents_are_encoded_once(encoder: ImageEncoder, tmp_path: Path) -> None:
+    (path,) = write_images(tmp_path / "images", 1)
     progress = Counting()
     found = encoder.encode([path] * FEWEST, progress)
-    assert progress.tasks == [["encode", 1, "pictures", 1]]
+    assert progress.tasks == [["encode", 1, "images", 1]]
     assert torch.equal(found, found[:1].expand_as(found))
 
 
 def test_two_processes_encode_the_same_at_once(tmp_path: Path, fresh_cache: Path) -> None:
-    write_pictures(tmp_path / "pictures", FEWEST)
+    write_images(tmp_path / "images", FEWEST)
     code = (
-        "import sys; from pathlib import Path; from encoders.pictures import tiny_encoder;"
+        "import sys; from pathlib import Path; from encoders.images import tiny_encoder;"
         "print(tiny_encoder().encode(sorted(Path(sys.argv[1]).iterdir())).double().sum().item())"
     )
     tests = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent / "src")])}
-    command = [sys.executable, "-c", code, str(tmp_path / "pictures")]
+    command = [sys.executable, "-c", code, str(tmp_path / "images")]
     both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     answers = {one.communicate()[0] for one in both}
     assert [one.returncode for one in both] == [0, 0]
@@ -192,42 +190,42 @@ def test_two_processes_encode_the_same_at_once(tmp_path: Path, fresh_cache: Path
     assert not list(fresh_cache.rglob(".*")), "nothing half-written"
 
 
-def test_a_killed_encoding_goes_on(encoder: PictureEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = write_pictures(tmp_path / "pictures", FEWEST + 4)
-    paths[-1].write_text("no picture")
+def test_a_killed_encoding_goes_on(encoder: ImageEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write_images(tmp_path / "images", FEWEST + 4)
+    paths[-1].write_text("no image")
     monkeypatch.setattr("protograph.encoders.encoder.PORTION", 8)
-    with pytest.raises(InputError, match=r"picture .*019\.png cannot be read"):
+    with pytest.raises(InputError, match=r"image .*019\.png cannot be read"):
         encoder.encode(paths)
     progress = Counting()
     encoder.encode(paths[:-1], progress)
-    assert progress.tasks == [["encode", 3, "pictures", 3]]
+    assert progress.tasks == [["encode", 3, "images", 3]]
 
 
-def test_nothing_gives_nothing(encoder: PictureEncoder) -> None:
+def test_nothing_gives_nothing(encoder: ImageEncoder) -> None:
     assert encoder.encode([]).shape == (0, encoder.features)
     assert encoder.encode_augmented([], 4, 0).shape == (0, 4, encoder.features)
 
 
 @pytest.mark.parametrize("single", ["a.png", Path("a.png"), Image.new("RGB", (3, 3))])
-def test_a_single_picture_is_refused(encoder: PictureEncoder, single: Any) -> None:
-    with pytest.raises(InputError, match="give a list of pictures, not a single"):
+def test_a_single_image_is_refused(encoder: ImageEncoder, single: Any) -> None:
+    with pytest.raises(InputError, match="give a list of images, not a single"):
         encoder.encode(single)
 
 
-def test_it_is_built_again_from_json_and_tensors(encoder: PictureEncoder) -> None:
+def test_it_is_built_again_from_json_and_tensors(encoder: ImageEncoder) -> None:
     again = open_encoder(json.loads(json.dumps(encoder.description())), encoder.tensors())
     array = blocks(30, 24, 6)
     assert torch.equal(again.encode([array]), encoder.encode([array]))
     assert again.digest() == encoder.digest()
 
 
-def test_it_can_be_pickled_and_copied(encoder: PictureEncoder) -> None:
+def test_it_can_be_pickled_and_copied(encoder: ImageEncoder) -> None:
     array = blocks(30, 24, 6)
     for again in (pickle.loads(pickle.dumps(encoder)), copy.deepcopy(encoder)):
         assert torch.equal(again.encode([array]), encoder.encode([array]))
 
 
-def test_the_network_is_frozen(encoder: PictureEncoder) -> None:
+def test_the_network_is_frozen(encoder: ImageEncoder) -> None:
     def state() -> str:
         return hashlib.sha256(b"".join(value.numpy().tobytes() for value in encoder.tensors().values())).hexdigest()
 

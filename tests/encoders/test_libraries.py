@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from protograph.encoders import PictureEncoder, open_encoder
+from protograph.encoders import ImageEncoder, open_encoder
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 
@@ -32,18 +32,18 @@ def slope(height: int, width: int) -> Image.Image:
     return Image.fromarray((255 * np.stack([down, right, 1 - down * right], 2)).round().astype(np.uint8))
 
 
-PICTURES = [slope(300, 401), slope(180, 120), slope(64, 64)]
+IMAGES = [slope(300, 401), slope(180, 120), slope(64, 64)]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
-def check(encoder: PictureEncoder, expected: Callable[[Image.Image], Tensor]) -> None:
+def check(encoder: ImageEncoder, expected: Callable[[Image.Image], Tensor]) -> None:
     """The same features, and again the same from what is described."""
-    found = encoder.encode(PICTURES)
+    found = encoder.encode(IMAGES)
     with torch.no_grad():
-        theirs = torch.cat([expected(picture) for picture in PICTURES]).flatten(1).to(found)
+        theirs = torch.cat([expected(image) for image in IMAGES]).flatten(1).to(found)
     assert found.shape == theirs.shape
     assert torch.allclose(found, theirs, atol=0.01 * theirs.abs().max().item())
-    assert torch.equal(open_encoder(encoder.description()).encode(PICTURES), found)
+    assert torch.equal(open_encoder(encoder.description()).encode(IMAGES), found)
 
 
 @pytest.mark.skipif(not has("transformers"), reason="transformers is not installed")
@@ -75,8 +75,8 @@ def test_transformers(kind: str, tmp_path: Path) -> None:
     processor.save_pretrained(tmp_path)
     theirs = tf.AutoModel.from_pretrained(tmp_path).eval()
 
-    def expected(picture: Image.Image) -> Any:
-        pixels = processor(images=picture, return_tensors="pt")["pixel_values"]
+    def expected(image: Image.Image) -> Any:
+        pixels = processor(images=image, return_tensors="pt")["pixel_values"]
         output = getattr(theirs, "get_image_features", theirs)(pixel_values=pixels)
         if isinstance(output, Tensor):
             return output
@@ -95,7 +95,7 @@ def test_timm(name: str, tmp_path: Path) -> None:
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
 
-    def expected(picture: Image.Image) -> Any:
-        return model.forward_head(model.forward_features(transform(picture)[None]), pre_logits=True)
+    def expected(image: Image.Image) -> Any:
+        return model.forward_head(model.forward_features(transform(image)[None]), pre_logits=True)
 
     check(open_encoder(f"timm:{name}@{tmp_path / 'weights.safetensors'}"), expected)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from data.layouts import blocks
-from encoders.pictures import NORMAL, animated, bomb, rotated
+from encoders.images import NORMAL, animated, bomb, rotated
 from protograph._internal.errors import InputError
 from protograph.data import decode
 from protograph.encoders.preparation import Preparation
@@ -20,19 +20,19 @@ WHOLE = Preparation.whole((3, SIZE, SIZE), NORMAL)
 BLACK = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 
 
-def resized(picture: Image.Image) -> np.ndarray[Any, Any]:
+def resized(image: Image.Image) -> np.ndarray[Any, Any]:
     """[3, H, W] by Pillow alone."""
-    return np.asarray(picture.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    return np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
 
 
 @pytest.mark.parametrize("shape", [(30, 24), (20, 20), (300, 17), (1, 1)])
-def test_a_whole_picture_is_what_a_dataset_makes_of_it(shape: tuple[int, int], tmp_path: Path) -> None:
+def test_a_whole_image_is_what_a_dataset_makes_of_it(shape: tuple[int, int], tmp_path: Path) -> None:
     Image.fromarray(blocks(*shape, 1)).save(tmp_path / "one.png")
     expected = decode.decode((tmp_path / "one.png").read_bytes(), SIZE)[0]
     assert np.array_equal(WHOLE.read(tmp_path / "one.png", "one"), expected)
 
 
-def test_every_way_to_hand_over_a_picture_gives_the_same(tmp_path: Path) -> None:
+def test_every_way_to_hand_over_a_image_gives_the_same(tmp_path: Path) -> None:
     array = blocks(30, 24, 2)
     path = tmp_path / "one.png"
     Image.fromarray(array).save(path)
@@ -95,9 +95,9 @@ def test_what_is_transparent_becomes_white() -> None:
     ("name", "make", "named"),
     [
         ("bomb.png", bomb, "10000 x 10000 pixels are more than 64 million"),
-        ("folder", Path.mkdir, "is a folder: give the pictures in it"),
+        ("folder", Path.mkdir, "is a folder: give the images in it"),
         ("zero.jpg", Path.touch, "is an empty file"),
-        ("text.jpg", lambda path: path.write_text("no picture"), "cannot be read: it is not one of JPEG"),
+        ("text.jpg", lambda path: path.write_text("no image"), "cannot be read: it is not one of JPEG"),
         ("cut.png", lambda path: path.write_bytes(_png()[:60]), "cannot be read"),
         ("absent.png", lambda path: None, "is not there"),
     ],
@@ -105,8 +105,8 @@ def test_what_is_transparent_becomes_white() -> None:
 def test_what_cannot_be_read_is_named(name: str, make: Any, named: str, tmp_path: Path) -> None:
     make(tmp_path / name)
     with ThreadPoolExecutor(2) as threads, pytest.raises(InputError) as error:  # and Pillow does not warn, which would fail
-        WHOLE.read_all([blocks(5, 5, 1), tmp_path / name], ["picture 0", f"picture {name}"], threads)
-    assert str(error.value).startswith(f"picture {name} ")
+        WHOLE.read_all([blocks(5, 5, 1), tmp_path / name], ["image 0", f"image {name}"], threads)
+    assert str(error.value).startswith(f"image {name} ")
     assert named in str(error.value)
 
 
@@ -119,47 +119,47 @@ def _png() -> bytes:
 @pytest.mark.parametrize(
     "thing", [3, None, np.zeros((0, 5), np.uint8), np.zeros(7, np.uint8), np.zeros((5, 5, 2), np.uint8), np.zeros((5, 5))]
 )
-def test_what_is_no_picture_is_named(thing: Any) -> None:
-    with pytest.raises(InputError, match=r"picture 3 is a \w+ that cannot be read as one"):
-        WHOLE.read(thing, "picture 3")
+def test_what_is_no_image_is_named(thing: Any) -> None:
+    with pytest.raises(InputError, match=r"image 3 is a \w+ that cannot be read as one"):
+        WHOLE.read(thing, "image 3")
 
 
 def test_a_bomb_in_memory_is_refused() -> None:
     with pytest.raises(InputError, match="more than 64 million"):
-        WHOLE.read(Image.new("1", (10_000, 10_000)), "picture 0")
+        WHOLE.read(Image.new("1", (10_000, 10_000)), "image 0")
 
 
-def test_a_picture_handed_over_is_left_as_it_was(tmp_path: Path) -> None:
+def test_a_image_handed_over_is_left_as_it_was(tmp_path: Path) -> None:
     Image.fromarray(blocks(600, 400, 1)).save(tmp_path / "a.jpg")
-    with Image.open(tmp_path / "a.jpg") as picture:
-        WHOLE.read(picture, "a")
-        assert picture.size == (400, 600)
+    with Image.open(tmp_path / "a.jpg") as image:
+        WHOLE.read(image, "a")
+        assert image.size == (400, 600)
 
 
 @pytest.mark.parametrize("shape", [(300, 200), (200, 301), (64, 64), (57, 90)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_the_middle_is_cut_out_as_if_the_whole_were_resized_first(shape: tuple[int, int], interpolation: str) -> None:
     edge, size = 48, 40
-    picture = Image.fromarray(blocks(*shape, 8))
+    image = Image.fromarray(blocks(*shape, 8))
     preparation = Preparation((3, size, size), *BLACK, edge, interpolation)
     tall, wide = (int(edge * side / min(shape)) for side in shape)
-    whole = np.asarray(picture.resize((wide, tall), Image.Resampling[interpolation.upper()]))
+    whole = np.asarray(image.resize((wide, tall), Image.Resampling[interpolation.upper()]))
     top, left = round((tall - size) / 2), round((wide - size) / 2)
     expected = whole[top : top + size, left : left + size].transpose(2, 0, 1)
-    assert np.abs(preparation.pixels(picture).numpy().astype(int) - expected).max() <= 1
+    assert np.abs(preparation.pixels(image).numpy().astype(int) - expected).max() <= 1
 
 
 def test_a_ribbon_is_not_resized_as_a_whole() -> None:
-    """Its shorter edge made 224 long would be a picture of 11 billion pixels."""
+    """Its shorter edge made 224 long would be an image of 11 billion pixels."""
     ribbon = Image.new("L", (1_000_000, 1), 77)
     pixels = Preparation((3, 224, 224), *BLACK, 224).pixels(ribbon)
     assert (pixels == 77).all()
 
 
 def test_squashed_then_cut() -> None:
-    picture = Image.fromarray(blocks(60, 90, 9))
-    expected = np.asarray(picture.resize((30, 30), Image.Resampling.BILINEAR))[5:25, 5:25].transpose(2, 0, 1)
-    pixels = Preparation((3, 20, 20), *BLACK, (30, 30)).pixels(picture)
+    image = Image.fromarray(blocks(60, 90, 9))
+    expected = np.asarray(image.resize((30, 30), Image.Resampling.BILINEAR))[5:25, 5:25].transpose(2, 0, 1)
+    pixels = Preparation((3, 20, 20), *BLACK, (30, 30)).pixels(image)
     assert np.abs(pixels.numpy().astype(int) - expected).max() <= 1
 
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from data.layouts import blocks
 from protograph._internal.errors import InputError
 from protograph.encoders import open_encoder
-from protograph.encoders.encoder import PictureEncoder
+from protograph.encoders.encoder import ImageEncoder
 
-PICTURE = Image.fromarray(blocks(60, 90, 1))
+IMAGE = Image.fromarray(blocks(60, 90, 1))
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
@@ -28,7 +28,7 @@ def module(name: str, **contents: Any) -> ModuleType:
 
 
 def network(seed: int = 0) -> nn.Module:
-    """Pictures [n, 3, H, W] -> [n, 5, 1, 1]."""
+    """Images [n, 3, H, W] -> [n, 5, 1, 1]."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.AdaptiveAvgPool2d(1))
@@ -86,8 +86,8 @@ def expected_features(made: nn.Module, pixels: Any) -> Tensor:
 
 
 def middle(edge: int, size: int) -> Image.Image:
-    """PICTURE with its shorter edge `edge` long, and the middle of that."""
-    resized = PICTURE.resize((edge * 90 // 60, edge), Image.Resampling.BICUBIC)
+    """IMAGE with its shorter edge `edge` long, and the middle of that."""
+    resized = IMAGE.resize((edge * 90 // 60, edge), Image.Resampling.BICUBIC)
     left, top = round((resized.width - size) / 2), round((resized.height - size) / 2)
     return resized.crop((left, top, left + size, top + size))
 
@@ -95,7 +95,7 @@ def middle(edge: int, size: int) -> Image.Image:
 def test_a_timm_model_from_the_cache(timm: FakeTimm) -> None:
     timm.hub.write_text("3")
     encoder = open_encoder("timm:net")
-    assert torch.allclose(encoder.encode([PICTURE]), expected_features(network(3), middle(25, 20)), atol=0.02)
+    assert torch.allclose(encoder.encode([IMAGE]), expected_features(network(3), middle(25, 20)), atol=0.02)
     assert encoder.features == 5
     assert timm.heads == [0]
     assert encoder.tensors() == {}, "its weights stay where they are"
@@ -105,7 +105,7 @@ def test_a_timm_model_from_the_cache(timm: FakeTimm) -> None:
 def test_a_timm_model_from_the_cache_of_torch(timm: FakeTimm, tmp_path: Path) -> None:
     (tmp_path / "torch" / "checkpoints").mkdir(parents=True)
     (tmp_path / "torch" / "checkpoints" / "net-0.pth").write_text("4")
-    same = open_encoder("timm:old").encode([PICTURE])
+    same = open_encoder("timm:old").encode([IMAGE])
     assert torch.allclose(same, expected_features(network(4), middle(25, 20)), atol=0.02)
 
 
@@ -122,10 +122,10 @@ def test_a_timm_model_from_a_file(timm: FakeTimm, tmp_path: Path, monkeypatch: p
 def test_timm_squashes_where_the_model_says_so(timm: FakeTimm) -> None:
     timm.hub.write_text("3")
     timm.config |= {"crop_mode": "squash", "crop_pct": 1.0}
-    whole = PICTURE.resize((20, 20), Image.Resampling.BICUBIC)
-    assert torch.allclose(open_encoder("timm:net").encode([PICTURE]), expected_features(network(3), whole), atol=1e-5)
+    whole = IMAGE.resize((20, 20), Image.Resampling.BICUBIC)
+    assert torch.allclose(open_encoder("timm:net").encode([IMAGE]), expected_features(network(3), whole), atol=1e-5)
     timm.config["crop_mode"] = "border"
-    with pytest.raises(InputError, match=r"takes pictures in a way that is not supported \(border, 20 x 20\)"):
+    with pytest.raises(InputError, match=r"takes images in a way that is not supported \(border, 20 x 20\)"):
         open_encoder("timm:net")
 
 
@@ -221,11 +221,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-WHOLE = PICTURE.resize((20, 20), Image.Resampling.BICUBIC)
+WHOLE = IMAGE.resize((20, 20), Image.Resampling.BICUBIC)
 
 
-def check_features(encoder: PictureEncoder, seed: int = 6, pixels: Image.Image = WHOLE, atol: float = 1e-5) -> None:
-    assert torch.allclose(encoder.encode([PICTURE]), expected_features(network(seed), pixels), atol=atol)
+def check_features(encoder: ImageEncoder, seed: int = 6, pixels: Image.Image = WHOLE, atol: float = 1e-5) -> None:
+    assert torch.allclose(encoder.encode([IMAGE]), expected_features(network(seed), pixels), atol=atol)
 
 
 def test_a_pooled_output(transformers: FakeTransformers, folder: Path) -> None:
@@ -263,7 +263,7 @@ def test_image_features_come_first(transformers: FakeTransformers, folder: Path)
     ],
     ids=["CLIP", "ConvNeXt"],
 )
-def test_pictures_are_cut_as_the_processor_says(
+def test_images_are_cut_as_the_processor_says(
     transformers: FakeTransformers, folder: Path, settings: dict[str, Any], edge: int, size: int
 ) -> None:
     transformers.image_features = True
@@ -293,14 +293,14 @@ def test_processors_that_work_otherwise_are_refused(
 ) -> None:
     transformers.image_features = True
     vars(transformers.processor).update(settings)
-    with pytest.raises(InputError, match="takes pictures in a way that is not supported"):
+    with pytest.raises(InputError, match="takes images in a way that is not supported"):
         open_encoder(f"transformers:{folder}")
 
 
 def test_transformers_models_that_will_not_do_are_named(transformers: FakeTransformers, folder: Path) -> None:
     with pytest.raises(InputError, match=r"no vision model 'org/net' .*We couldn't connect .*once with `hf download"):
         open_encoder("transformers:org/net")
-    with pytest.raises(InputError, match="answers no features for a picture"):
+    with pytest.raises(InputError, match="answers no features for an image"):
         open_encoder(f"transformers:{folder}")
     transformers.missing = ["layer.3.weight", "pooler.weight"]
     with pytest.raises(InputError, match=r"lack 1 of the model's, such as layer\.3\.weight"):
@@ -317,7 +317,7 @@ def test_it_is_opened_again_with_the_weights_it_had(
     assert described["name"] == str(folder)
     transformers.processor.resample = 0  # what was fitted counts, not what a later version of the library says
     again = open_encoder(described)
-    assert torch.equal(again.encode([PICTURE]), encoder.encode([PICTURE]))
+    assert torch.equal(again.encode([IMAGE]), encoder.encode([IMAGE]))
     (folder / "seed").write_text("7")
     with pytest.raises(InputError, match="are not those the classifier was fitted with"):
         open_encoder(described)

@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 
 from data.layouts import blocks
-from encoders.pictures import backbone_weights, tiny_encoder
+from encoders.images import backbone_weights, tiny_encoder
 from protograph._internal.errors import InputError
 from protograph.data import Dataset, ImageStore
 from protograph.data.augmentation import Augmentation
@@ -49,7 +49,7 @@ def test_a_packed_backbone_opens_as_the_runs(finished: Run, tmp_path: Path) -> N
     assert said["measures"] == {"h_mean": {"mean": 51.5, "ci95": 0.25}}
 
 
-def test_a_packed_backbone_changes_copies_as_its_training_changed_pictures(finished: Run, tmp_path: Path) -> None:
+def test_a_packed_backbone_changes_copies_as_its_training_changed_images(finished: Run, tmp_path: Path) -> None:
     config = replace(finished.config, recipe=replace(finished.config.recipe, zoom=1.2, colour=0.1))
     (finished.folder / "config.json").write_text(json.dumps(config.to_dict()))
     pack_backbone(finished.folder, tmp_path / "conv4.safetensors")
@@ -63,12 +63,12 @@ def test_an_encoder_of_a_mirroring_network_looks_from_both_sides() -> None:
         backbone_encoder(name, weights, shape, NORMALISATION, copies, device=torch.device("cpu"))
         for name in ("conv4-128", "conv4-128-mirror")
     )
-    pictures = [blocks(20, 20, 3, place) for place in range(4)]
-    one, other = plain.encode(pictures), plain.encode([picture[:, ::-1].copy() for picture in pictures])
+    images = [blocks(20, 20, 3, place) for place in range(4)]
+    one, other = plain.encode(images), plain.encode([image[:, ::-1].copy() for image in images])
     assert not torch.allclose(one, other)
     again = open_encoder(mirroring.description(), mirroring.tensors())
     for encoder in (mirroring, again):
-        torch.testing.assert_close(encoder.encode(pictures), (one + other) / 2)
+        torch.testing.assert_close(encoder.encode(images), (one + other) / 2)
     assert mirroring.digest() != plain.digest()
 
 
@@ -105,7 +105,7 @@ def test_weights_of_another_backbone_are_refused() -> None:
 
 
 @pytest.mark.skipif(not shipped.SHIPPED.exists(), reason="the default backbone is not there yet")
-def test_the_shipped_backbone_tells_pictures_apart() -> None:
+def test_the_shipped_backbone_tells_images_apart() -> None:
     encoder = open_encoder("conv4", device=torch.device("cpu"))
     features = torch.nn.functional.normalize(encoder.encode([blocks(84, 84, 1), blocks(84, 84, 1), blocks(84, 84, 2)]), dim=1)
     assert encoder.features == 3200

@@ -118,8 +118,8 @@ class InDouble(nn.Module):
         super().__init__()
         self.net = Conv4((4, 4, 8, 8), channels=1).double()
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        features: Tensor = self.net(pictures.double())
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.net(images.double())
         return features
 
 
@@ -130,18 +130,18 @@ def model(toy: Dataset) -> GraphPrototypeNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         backbone = InDouble()
-    made = build(find_variant("gcgpn-aux"), backbone, toy.store.picture_shape, toy.seen, similarities).double()
-    pictures = toy.train.pictures
+    made = build(find_variant("gcgpn-aux"), backbone, toy.store.image_shape, toy.seen, similarities).double()
+    images = toy.train.images
     with torch.no_grad():
         for _ in range(20):
-            made.train().embed(toy.store.gather(pictures.flatten()))
-        features = made.eval().embed(toy.store.gather(pictures.flatten())).view(*pictures.shape, -1)
+            made.train().embed(toy.store.gather(images.flatten()))
+        features = made.eval().embed(toy.store.gather(images.flatten())).view(*images.shape, -1)
         made.prototypes.copy_(nn.functional.normalize(features, dim=-1).mean(1))
     return made
 
 
 def episode_by_episode(model: GraphPrototypeNetwork, toy: Dataset, episodes: int, shots: int) -> dict[str, list[float]]:
-    """Evaluation without a cache: the backbone runs on every episode's own pictures."""
+    """Evaluation without a cache: the backbone runs on every episode's own images."""
     spec = evaluation_spec(toy, "test", 3, shots, 4, fewest_shots=1)
     found: dict[str, list[float]] = {name: [] for name in MEASURES}
     model.eval()
@@ -167,9 +167,9 @@ def test_cached_evaluation_equals_one_that_embeds_every_episode(
 ) -> None:
     assert len(set(expected["h_mean"])) > 2, "a comparison of constants would show nothing"
     episodes = fixed_episodes(evaluation_spec(toy, "test", 3, 2, 4, fewest_shots=1), 11, 10)
-    pictures = episodes.pictures()
-    features = extract(model, toy.store, pictures, batch=7)
-    found = run_episodes(model, features, episodes.among(pictures), memory)
+    images = episodes.images()
+    features = extract(model, toy.store, images, batch=7)
+    found = run_episodes(model, features, episodes.among(images), memory)
     for name in MEASURES:
         assert found[name].tolist() == pytest.approx(expected[name], abs=1e-6)
 
@@ -213,7 +213,7 @@ def test_nearness_is_what_a_loop_over_novel_queries_measures(model: GraphPrototy
         assert found[name] == pytest.approx(fmean(values), rel=1e-5), name
 
 
-def test_unknown_pictures_are_of_novel_classes_outside_the_episode(toy: Dataset) -> None:
+def test_unknown_images_are_of_novel_classes_outside_the_episode(toy: Dataset) -> None:
     drawn = fixed_episodes(evaluation_spec(toy, "test", 3, 2, 4), 11, 20)
     extended = with_unknown(drawn, toy.novel_test, 11)
     known = drawn.queries.shape[1]
@@ -221,20 +221,18 @@ def test_unknown_pictures_are_of_novel_classes_outside_the_episode(toy: Dataset)
     assert extended.queries.shape[1] == 2 * known
     assert bool((extended.targets[:, known:] == -1).all())
     owner = {
-        picture: class_id
-        for class_id, row in zip(toy.novel_test.classes.tolist(), toy.novel_test.pictures.tolist(), strict=True)
-        for picture in row
+        image: class_id
+        for class_id, row in zip(toy.novel_test.classes.tolist(), toy.novel_test.images.tolist(), strict=True)
+        for image in row
     }
-    for classes, pictures in zip(drawn.classes.tolist(), extended.queries[:, known:].tolist(), strict=True):
-        assert not {owner[picture] for picture in pictures} & set(classes)
-    assert {owner[picture] for picture in extended.queries[:, known:].flatten().tolist()} == set(
-        toy.novel_test.classes.tolist()
-    )
+    for classes, images in zip(drawn.classes.tolist(), extended.queries[:, known:].tolist(), strict=True):
+        assert not {owner[image] for image in images} & set(classes)
+    assert {owner[image] for image in extended.queries[:, known:].flatten().tolist()} == set(toy.novel_test.classes.tolist())
     with pytest.raises(InputError, match="all 7 novel classes are in every episode"):
         with_unknown(fixed_episodes(evaluation_spec(toy, "test", 7, 2, 4), 11, 1), toy.novel_test, 11)
 
 
-def test_auroc_of_unknown_pictures_is_what_a_loop_over_pairs_counts(model: GraphPrototypeNetwork, toy: Dataset) -> None:
+def test_auroc_of_unknown_images_is_what_a_loop_over_pairs_counts(model: GraphPrototypeNetwork, toy: Dataset) -> None:
     found = evaluate_unknown(model, toy, "test", shots=2, ways=3, queries=4, episodes=3, seed=11)
     drawn = with_unknown(fixed_episodes(evaluation_spec(toy, "test", 3, 2, 4), 11, 3), toy.novel_test, 11)
     expected = []

@@ -33,8 +33,8 @@ def test_the_first_block_is_convolution_norm_relu_and_pool(kernels, parts, chann
 
     layers = block(channels, outputs).to(kernels)
     exact = copy.deepcopy(layers).double()
-    pictures = rand(9, channels, *size).bfloat16().double().to(kernels)
-    actual, expected = conv_norm_relu_pool(pictures.float(), layers[0], layers[1], parts), naive(exact, pictures, parts)
+    images = rand(9, channels, *size).bfloat16().double().to(kernels)
+    actual, expected = conv_norm_relu_pool(images.float(), layers[0], layers[1], parts), naive(exact, images, parts)
     close(actual, expected)
     slopes = rand(*actual.shape, seed=1).bfloat16().double().to(kernels)
     actual.backward(slopes.to(actual.dtype))
@@ -50,23 +50,23 @@ def test_the_first_block_hides_no_nan(kernels):
     from protograph.kernels.first_block import conv_norm_relu_pool
 
     layers = block(3, 16).to(kernels)
-    pictures = torch.full((4, 3, 6, 6), torch.nan, device=kernels)
-    assert conv_norm_relu_pool(pictures, layers[0], layers[1], (1, 3)).isnan().all()
+    images = torch.full((4, 3, 6, 6), torch.nan, device=kernels)
+    assert conv_norm_relu_pool(images, layers[0], layers[1], (1, 3)).isnan().all()
 
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_a_backbone_opens_with_it_in_bfloat16(parts):
     layers = block(3, 64).cuda()
     exact = copy.deepcopy(layers).double()
-    pictures = rand(9, 3, 84, 84).bfloat16().cuda()
+    images = rand(9, 3, 84, 84).bfloat16().cuda()
     with torch.autocast("cuda", torch.bfloat16):
-        actual = conv_block(layers, pictures.float(), parts)
+        actual = conv_block(layers, images.float(), parts)
     assert type(actual.grad_fn).__name__ == "_OpeningBackward"
-    close(actual, naive(exact, pictures.double(), parts))
+    close(actual, naive(exact, images.double(), parts))
 
 
 @pytest.mark.parametrize(("side", "half", "gradient"), [(6, False, False), (6, True, True), (7, True, False)])
-def test_in_float32_for_odd_sizes_or_where_its_pictures_need_a_gradient_the_first_block_is_its_layers(side, half, gradient):
-    pictures = rand(4, 3, side, side).float().cuda().requires_grad_(gradient)
+def test_in_float32_for_odd_sizes_or_where_its_images_need_a_gradient_the_first_block_is_its_layers(side, half, gradient):
+    images = rand(4, 3, side, side).float().cuda().requires_grad_(gradient)
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
-        assert type(conv_block(block(3, 16).cuda(), pictures, (4,)).grad_fn).__name__ != "_OpeningBackward"
+        assert type(conv_block(block(3, 16).cuda(), images, (4,)).grad_fn).__name__ != "_OpeningBackward"

@@ -57,8 +57,8 @@ def test_a_block_norms_each_part_as_if_it_came_alone(parts, relu):
 def test_a_backbone_norms_each_part_as_if_it_came_alone(parts, last_relu):
     backbone = started(Conv4((2, 3, 2, 4), last_relu=last_relu).double())
     twin = copy.deepcopy(backbone)
-    pictures = rand(9, 3, 19, 32)
-    outputs, expected = backbone(pictures, parts), naive(nn.Sequential(twin.blocks, nn.Flatten()), pictures, parts or (9,))
+    images = rand(9, 3, 19, 32)
+    outputs, expected = backbone(images, parts), naive(nn.Sequential(twin.blocks, nn.Flatten()), images, parts or (9,))
     close(outputs, expected)
     slopes = rand(*outputs.shape, seed=1)
     outputs.backward(slopes)
@@ -68,16 +68,16 @@ def test_a_backbone_norms_each_part_as_if_it_came_alone(parts, last_relu):
 
 def test_parts_make_a_difference():
     backbone = started(Conv4((2, 3, 2, 4)).double())
-    pictures = rand(9, 3, 16, 16)
-    assert not torch.allclose(backbone(pictures, (4, 5)), backbone(pictures))
+    images = rand(9, 3, 16, 16)
+    assert not torch.allclose(backbone(images, (4, 5)), backbone(images))
 
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_in_evaluation_parts_make_none(parts):
     backbone = started(Conv4((2, 3, 2, 4)).double()).eval()
     before = copy.deepcopy(backbone.state_dict())
-    pictures = rand(9, 3, 16, 16)
-    close(backbone(pictures, parts), backbone(pictures))
+    images = rand(9, 3, 16, 16)
+    close(backbone(images, parts), backbone(images))
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
 
 
@@ -114,11 +114,11 @@ def test_the_fused_function_is_norm_relu_and_pool(kernels, parts, relu, size, ch
 def test_a_fused_backbone_is_the_plain_one(parts):
     backbone = started(Conv4((16, 32, 16, 64))).cuda()
     twin = copy.deepcopy(backbone).double()
-    pictures = rand(9, 3, 42, 42).cuda()
+    images = rand(9, 3, 42, 42).cuda()
     with torch.backends.cudnn.flags(allow_tf32=False):
-        outputs = backbone(pictures.float(), parts)
+        outputs = backbone(images.float(), parts)
         outputs.square().mean().backward()
-    expected = naive(nn.Sequential(twin.blocks, nn.Flatten()), pictures, parts)
+    expected = naive(nn.Sequential(twin.blocks, nn.Flatten()), images, parts)
     expected.square().mean().backward()
     torch.testing.assert_close(outputs.double(), expected, rtol=1e-3, atol=1e-3)
     for one, other in zip(backbone.parameters(), twin.parameters(), strict=True):
@@ -157,15 +157,15 @@ def test_every_row_belongs_to_one_program_and_to_its_own_part(kernels, parts, bl
     times, found = torch.zeros(2, rows[0], dtype=torch.int32, device=kernels)
     count[(programs,)](times, found, *rows, BLOCK=block)
     assert (times == 1).all()
-    assert found.tolist() == [part for part, pictures in enumerate(parts) for _ in range(6 * pictures)]
+    assert found.tolist() == [part for part, images in enumerate(parts) for _ in range(6 * images)]
 
 
 @pytest.mark.gpu
 @pytest.mark.kernel
-def test_parts_that_are_not_all_pictures_are_refused_by_the_fused_function(kernels):
+def test_parts_that_are_not_all_images_are_refused_by_the_fused_function(kernels):
     from protograph.kernels.norm_pool import norm_relu_pool
 
-    with pytest.raises(ValueError, match="parts have 5 of 6 pictures"):
+    with pytest.raises(ValueError, match="parts have 5 of 6 images"):
         norm_relu_pool(torch.zeros(6, 4, 4, 4, device=kernels), nn.BatchNorm2d(4).to(kernels), True, (2, 3))
 
 

@@ -43,9 +43,9 @@ def test_last_relu_takes_the_negative_features_away_and_changes_nothing_else():
     torch.manual_seed(0)
     without, kept = Conv4((8, 8, 8, 8), channels=1, last_relu=False), Conv4((8, 8, 8, 8), channels=1, last_relu=True)
     kept.load_state_dict(without.state_dict())
-    pictures = torch.randn(16, 1, 16, 16)
-    assert without(pictures).min() < 0
-    assert torch.equal(kept(pictures), without(pictures).relu())
+    images = torch.randn(16, 1, 16, 16)
+    assert without(images).min() < 0
+    assert torch.equal(kept(images), without(images).relu())
 
 
 @pytest.mark.parametrize("last_relu", [True, False])
@@ -57,23 +57,23 @@ def test_in_evaluation_convolution_and_norm_are_one_and_the_numbers_those_of_the
             for values in (module.weight.data, module.bias.data, module.running_mean):
                 values.normal_()
             module.running_var.uniform_(0.5, 2)
-    pictures = torch.randn(3, 3, 21, 19).double()
-    expected = backbone.eval().blocks(pictures).flatten(1)
-    torch.testing.assert_close(backbone(pictures), expected, rtol=1e-12, atol=1e-12)
+    images = torch.randn(3, 3, 21, 19).double()
+    expected = backbone.eval().blocks(images).flatten(1)
+    torch.testing.assert_close(backbone(images), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_a_mirroring_network_answers_the_mean_of_both_sides_but_trains_on_pictures_as_they_are():
+def test_a_mirroring_network_answers_the_mean_of_both_sides_but_trains_on_images_as_they_are():
     torch.manual_seed(0)
     plain, mirroring = Conv4((4, 8, 4, 8)).double(), Conv4((4, 8, 4, 8), mirror=True).double()
-    pictures = torch.randn(6, 3, 20, 22).double()
-    plain(pictures)  # batch norm has seen something
+    images = torch.randn(6, 3, 20, 22).double()
+    plain(images)  # batch norm has seen something
     mirroring.load_state_dict(plain.state_dict())
     for parts in (None, (2, 4)):
-        assert torch.equal(mirroring.train()(pictures, parts), plain.train()(pictures, parts))
-    one, other = plain.eval()(pictures), plain(torch.from_numpy(pictures.numpy()[..., ::-1].copy()))
+        assert torch.equal(mirroring.train()(images, parts), plain.train()(images, parts))
+    one, other = plain.eval()(images), plain(torch.from_numpy(images.numpy()[..., ::-1].copy()))
     assert (one - other).abs().max() > 0.1
-    torch.testing.assert_close(mirroring.eval()(pictures), (one + other) / 2, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(mirroring(pictures.flip(3)), mirroring(pictures), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mirroring.eval()(images), (one + other) / 2, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mirroring(images.flip(3)), mirroring(images), rtol=1e-12, atol=1e-12)
 
 
 def test_the_network_of_128_channels_comes_with_and_without_its_mirror_image():
@@ -142,7 +142,7 @@ def test_counting_features_leaves_the_backbone_as_it_was():
     assert not backbone.training
 
 
-def test_backbone_must_answer_one_row_per_picture():
+def test_backbone_must_answer_one_row_per_image():
     with pytest.raises(ValueError, match=r"\[n, D\].*\(1, 3, 4, 4\)"):
         feature_count(nn.Identity(), (3, 4, 4))
 

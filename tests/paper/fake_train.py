@@ -53,7 +53,7 @@ said = {
 if not (out / "measures.json").exists():
     write(out / "environment.json", {"protograph": "0", "torch": "2", "gpu": None})
     recipe = json.loads(os.environ["FAKE_RECIPES"])[f"{words['variant']} {words['recipe']}"]
-    more = {"backbone": "conv4-32", "relations": relations, "recipe": recipe, "fingerprint": "pictures-1"}
+    more = {"backbone": "conv4-32", "relations": relations, "recipe": recipe, "fingerprint": "images-1"}
     write(out / "config.json", {**said, **more})
     step = json.loads((out / "step").read_text()) if (out / "step").exists() else 0
     while step < 5:

@@ -31,7 +31,7 @@ def make_run(folder: Path, task: Task, measures: Mapping[str, Any] | None = None
     recipe = recipe_for(find_variant(task.cell.variant), task.recipe, {}, DATASETS[task.cell.dataset].changes)
     cell = task.cell
     network = DATASETS[cell.dataset].backbone_for(task.recipe)
-    config = RunConfig(cell.dataset, cell.variant, cell.shots, task.seed, network, cell.relations, recipe, "pictures-1")
+    config = RunConfig(cell.dataset, cell.variant, cell.shots, task.seed, network, cell.relations, recipe, "images-1")
     write_json(folder / "environment.json", ENVIRONMENT)
     write_json(folder / "config.json", {**config.to_dict(), **more})
     said = {"dataset": cell.dataset, "shots": cell.shots, "variant": cell.variant, "recipe": task.recipe, "seed": task.seed}

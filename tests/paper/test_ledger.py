@@ -33,7 +33,7 @@ def test_an_entry_has_the_place_and_the_words_of_the_contract(tmp_path: Path) ->
     content = json.loads(path.read_text())
     assert [content[key] for key in ("dataset", "shots", "variant", "recipe", "seed")] == ["cub", 5, "gcgpn-aux", "fast", 2]
     assert content["measures"] == numbers(TASK)
-    assert content["fingerprint"] == "pictures-1"
+    assert content["fingerprint"] == "images-1"
     assert content["configuration"]["recipe"]["test_queries"] == 10
     assert {"environment", "finished", "training_seconds", "epoch"} <= content.keys()
     (task, entry), *more = read_ledger(tmp_path / "results").items()
@@ -60,19 +60,19 @@ def test_what_a_recipe_gives_to_start_from_is_shared_and_trained_further(tmp_pat
 
 @pytest.mark.parametrize("dataset", ["mini-imagenet", "cub"])
 @pytest.mark.parametrize("variant", ["gcgpn-aux", "pn+"])
-def test_an_entry_from_before_pictures_were_changed_is_of_the_recipe_as_it_is_now(
+def test_an_entry_from_before_images_were_changed_is_of_the_recipe_as_it_is_now(
     tmp_path: Path, dataset: str, variant: str
 ) -> None:
     task = Task(Cell(dataset, 1, variant), "fast", 0)
     content = json.loads(entry_path(ROOT / "results", task).read_text())
-    for name in STRONG.picture_changes:
+    for name in STRONG.image_changes:
         content["configuration"]["recipe"].pop(name, None)
     path = entry_path(tmp_path / "results", task)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(content))
     config = read_ledger(tmp_path / "results")[task].config
     assert config.recipe == recipe_for(find_variant(variant), "fast", {}, DATASETS[dataset].changes)
-    assert (config.recipe.picture_changes, changes(config)) == ({}, "")
+    assert (config.recipe.image_changes, changes(config)) == ({}, "")
     assert Grid([task], tmp_path / "results", tmp_path / "runs").missing(read_ledger(tmp_path / "results")) == []
 
 

@@ -9,7 +9,7 @@ from protograph._internal.progress import Silent
 from protograph.data import DATASETS, Dataset, Source
 from protograph.paper.page import results_document
 from protograph.paper.published import Cell
-from protograph.report.document import Heading, Picture, as_html
+from protograph.report.document import Figure, Heading, as_html
 
 VALUES = {
     (Cell("cub", 1, "gcgpn-aux"), "fast"): {"h_mean": [30.0], "joint_joint": [60.0]},
@@ -33,7 +33,7 @@ def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results
     assert '60.00 ±\u00a00.50\u00a0<span class="above"' in page
     assert "The paper&#x27;s conclusions" in page
     assert "Novel-Novel beside few-shot methods" in page
-    (figure,) = [block for block in blocks if isinstance(block, Picture)]
+    (figure,) = [block for block in blocks if isinstance(block, Figure)]
     assert "Missing: 1-shot gcgpn-aux-split, gcgpn, " in figure.caption
     assert "; 2-shot gcgpn-aux-split" in figure.caption
     assert "`fast`" in figure.caption
@@ -49,7 +49,7 @@ def test_figures_stand_before_the_tables(results: Path) -> None:
 def test_without_cells_of_the_papers_datasets_these_are_left_out(tmp_path: Path) -> None:
     values = {(Cell("letters", k, "gcgpn-aux"), "demo"): {"joint_joint": [40.0]} for k in (1, 2)}
     blocks = results_document(make_ledger(tmp_path / "results", values), None, Silent())
-    captions = [block.caption for block in blocks if isinstance(block, Picture)]
+    captions = [block.caption for block in blocks if isinstance(block, Figure)]
     assert [caption.partition(",")[0] for caption in captions] == [
         f"The operator that a fresh model makes of {relation} in a test episode of letters" for relation in ("base", "accent")
     ]
@@ -75,6 +75,6 @@ def test_operators_are_drawn_where_the_files_are(
     for name in ("cub", "mini-imagenet"):
         monkeypatch.setitem(DATASETS, name, Source(open_toy, "conv4-32", "paper", "a toy"))
     blocks = results_document(results, tmp_path, Silent())
-    captions = [block.caption for block in blocks if isinstance(block, Picture)]
+    captions = [block.caption for block in blocks if isinstance(block, Figure)]
     assert opened == [tmp_path, tmp_path]
     assert sum("kinship" in caption for caption in captions) == 2

@@ -52,7 +52,7 @@ def reproduce(*arguments: str | Path) -> Result:
 def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, where `train` is the stand-in; its log."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verb, "open_dataset", lambda name, *_: types.SimpleNamespace(name=name, fingerprint="pictures-1"))
+    monkeypatch.setattr(verb, "open_dataset", lambda name, *_: types.SimpleNamespace(name=name, fingerprint="images-1"))
     monkeypatch.setattr(jobs, "COMMAND", (sys.executable, "-S", str(HERE / "fake_train.py")))
     recipes = {
         f"{variant} {name}": asdict(recipe_for(find_variant(variant), name, {}, DATASETS["letters"].changes))
@@ -274,14 +274,14 @@ def test_numbers_by_other_settings_are_not_mixed_into_a_ledger(faked: Path) -> N
     assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn-aux", *others).exit_code == 0
 
 
-def test_numbers_on_other_pictures_are_not_mixed_into_a_ledger(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_on_other_images_are_not_mixed_into_a_ledger(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS, "letters", replace(DATASETS["letters"], built_in=False))
     assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--root=here").exit_code == 0
-    monkeypatch.setattr(verb, "open_dataset", lambda name, *_: types.SimpleNamespace(name=name, fingerprint="pictures-2"))
+    monkeypatch.setattr(verb, "open_dataset", lambda name, *_: types.SimpleNamespace(name=name, fingerprint="images-2"))
     for variant in ("gcgpn", "gcgpn-aux"):  # done, and missing
         result = reproduce("--dataset=letters", "--shots=1", f"--variant={variant}", "--root=there")
         assert result.exit_code == 2
-        assert "on other pictures than are here (fingerprint pictures-1, not pictures-2)" in result.stderr
+        assert "on other images than are here (fingerprint images-1, not images-2)" in result.stderr
 
 
 def test_every_ledger_has_tables_of_its_own(faked: Path) -> None:
@@ -342,7 +342,7 @@ def test_every_recipe_has_a_network_of_its_own_beside_which_no_other_is_mixed(tm
 def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:
     tasks = plan(Selection(("cub",), (5,), ("dfslwof-att", "gcgpn")), "fast", 1)
     changes = {"batch": "8", "seen_queries": "9", "epochs": "2"}
-    grid = Grid(tasks, tmp_path / "results", tmp_path / "runs", changes, Path("pictures"), "cpu")
+    grid = Grid(tasks, tmp_path / "results", tmp_path / "runs", changes, Path("images"), "cpu")
     lines, after = grid.commands(tasks)
     assert list(lines) == ["cub cosine fast-0", "cub 5-shot dfslwof-att fast-0", "cub 5-shot gcgpn fast-0"]
     assert after == {"cub 5-shot dfslwof-att fast-0": "cub cosine fast-0"}
@@ -353,7 +353,7 @@ def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:
     start = tmp_path / "runs" / "cub" / "cosine" / "fast-0"
     assert f"--out={start}" in lines["cub cosine fast-0"]
     assert f"--start={start}" in lines["cub 5-shot dfslwof-att fast-0"]
-    assert f"--root={Path('pictures').resolve()}" in lines["cub 5-shot gcgpn fast-0"]
+    assert f"--root={Path('images').resolve()}" in lines["cub 5-shot gcgpn fast-0"]
     assert "--shots=5" in lines["cub 5-shot gcgpn fast-0"]
 
 

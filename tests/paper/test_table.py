@@ -121,9 +121,9 @@ def test_cells_that_fall_short_are_listed_with_what_is_allowed(tmp_path: Path) -
     text = text_of(results)
     assert f"{row} as said of it above |" in text
     assert f"What is known of single cells:\n\n- **{AUX}**: the \\|last\\| ReLU, \\*perhaps\\*\n" in text
-    (results / "notes.json").write_text('{"cub": ["other *pictures*", "another\\nnet"]}')
+    (results / "notes.json").write_text('{"cub": ["other *images*", "another\\nnet"]}')
     text = text_of(results)
-    assert "What is known of cub:\n\n- other \\*pictures\\*\n- another net\n" in text
+    assert "What is known of cub:\n\n- other \\*images\\*\n- another net\n" in text
     assert f"{row} as all of cub |" in text
     assert "| not looked into yet |" in text, "of another dataset"
 
@@ -264,12 +264,12 @@ def test_other_datasets_have_tables_of_their_own(tmp_path: Path) -> None:
     assert "conclusions" not in text
 
 
-def test_runs_on_different_pictures_are_called_so(tmp_path: Path) -> None:
+def test_runs_on_different_images_are_called_so(tmp_path: Path) -> None:
     results = make_ledger(tmp_path / "results", {(AUX, "fast"): {"h_mean": [44.0]}, (FC, "fast"): {"h_mean": [44.0]}})
-    assert "different pictures" not in text_of(results)
+    assert "different images" not in text_of(results)
     (path,) = results.glob("*/*/gcgpn-aux/*.json")
-    path.write_text(path.read_text().replace("pictures-1", "pictures-2"))
-    assert "different pictures" in text_of(results)
+    path.write_text(path.read_text().replace("images-1", "images-2"))
+    assert "different images" in text_of(results)
 
 
 def test_settings_that_are_not_the_recipes_are_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from protograph.cli import app
 from protograph.data import DATASETS, Dataset, Source
 from protograph.evaluation.confusions import collect, strongest
-from protograph.report.document import Grid, Heading, Paragraph, Picture, as_html, plain
+from protograph.report.document import Figure, Grid, Heading, Paragraph, as_html, plain
 from protograph.report.run_page import _value, run_document
 from protograph.training import loop as training
 from protograph.training.config import RunConfig
@@ -80,7 +80,7 @@ def test_a_page_shows_what_the_run_measured_and_answered(folder: Path, named: Da
         assert text.startswith(expected)
     assert dict(grids[-1].rows)["relations"] == "kinship"
     assert dict(grids[-1].rows)["relation digests"] == "none"
-    assert len([block for block in blocks if isinstance(block, Picture)]) == 2  # the curves
+    assert len([block for block in blocks if isinstance(block, Figure)]) == 2  # the curves
     page = as_html("a run", blocks)
     assert "<i>" not in page
     assert "&lt;i&gt;one&lt;/i&gt; (novel)" in page

@@ -208,15 +208,15 @@ def test_baselines_are_trained_as_long_and_on_the_queries_their_authors_chose(kn
         ("pn+", {"epochs": 24, "steps": 1040, "episodes": 2, "training_ways": 20, "rate": 0.1, "weight_decay": 5e-4}),
     ],
 )
-def test_the_strong_recipe_is_the_fast_one_with_changed_pictures_and_another_length(
+def test_the_strong_recipe_is_the_fast_one_with_changed_images_and_another_length(
     known_toy: Dataset, variant: str, own: dict[str, Any]
 ) -> None:
     fast, strong = (configure(known_toy, variant, recipe=name).recipe for name in ("fast", "strong"))
-    pictures = {"zoom": 1.25, "stretch": 1.15, "colour": 0.3, "erase": 0.43}
-    assert strong == replace(fast, **{"name": "strong", "steps": 2 * fast.steps, **pictures, **own})
-    assert strong.picture_changes == pictures
-    assert not fast.picture_changes
-    assert replace(fast, erase=0.2).picture_changes == {"erase": 0.2}
+    images = {"zoom": 1.25, "stretch": 1.15, "colour": 0.3, "erase": 0.43}
+    assert strong == replace(fast, **{"name": "strong", "steps": 2 * fast.steps, **images, **own})
+    assert strong.image_changes == images
+    assert not fast.image_changes
+    assert replace(fast, erase=0.2).image_changes == {"erase": 0.2}
 
 
 @pytest.mark.parametrize(
@@ -250,8 +250,8 @@ def test_every_recipe_has_the_network_its_dataset_names_for_it() -> None:
             assert source.backbone_for(recipe) == ("conv4-128-mirror" if wide and recipe == "strong" else source.backbone)
 
 
-def test_changes_of_pictures_are_of_use_wherever_training_looks_at_pictures() -> None:
-    for setting in STRONG.picture_changes:
+def test_changes_of_images_are_of_use_wherever_training_looks_at_images() -> None:
+    for setting in STRONG.image_changes:
         for variant in ("gcgpn-aux", "pn+", "cosine", "dfslwof-att"):
             assert setting not in unused(find_variant(variant), STRONG)
         assert setting in unused(find_variant("teen"), STRONG)

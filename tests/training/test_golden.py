@@ -27,7 +27,7 @@ STEPS = 50
 
 
 class Exact(ImageStore):
-    """Pictures as float64."""
+    """Images as float64."""
 
     def gather(self, *args: Any, **more: Any) -> Tensor:
         return super().gather(*args, **more).double()

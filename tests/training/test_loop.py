@@ -345,7 +345,7 @@ def test_features_of_a_frozen_backbone_are_not_dropped(toy: Dataset, toy_config:
     assert outcome(tmp_path / "0.0") == outcome(tmp_path / "0.5")
 
 
-def test_the_recipe_s_changes_of_pictures_are_added_to_the_dataset_s_own(
+def test_the_recipe_s_changes_of_images_are_added_to_the_dataset_s_own(
     toy: Dataset, toy_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -365,14 +365,12 @@ def test_the_recipe_s_changes_of_pictures_are_added_to_the_dataset_s_own(
 
 
 @pytest.mark.parametrize("setting", [{"zoom": 1.1}, {"stretch": 1.1}, {"colour": 0.1}, {"erase": 0.1}])
-def test_changes_of_pictures_are_refused_where_there_are_only_features(
+def test_changes_of_images_are_refused_where_there_are_only_features(
     toy: Dataset, toy_config: Make, tmp_path: Path, setting: dict[str, float]
 ) -> None:
     dataset = replace(toy, store=FeatureStore(torch.randn(len(toy.store), 8, generator=seeded(0))))
     (name,) = setting
-    with pytest.raises(
-        InputError, match=rf"'short' changes pictures \({name}\), and dataset 'toy' has features in their place"
-    ):
+    with pytest.raises(InputError, match=rf"'short' changes images \({name}\), and dataset 'toy' has features in their place"):
         train(replace(toy_config(**setting), backbone="identity"), dataset, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
     training.plan(replace(toy_config(), backbone="identity"), dataset)  # as it is, it can be trained
@@ -441,7 +439,7 @@ def stepping(variant: str, toy: Dataset, config: RunConfig) -> tuple[GraphProtot
 
 def test_classification_is_cross_entropy_of_cosines_with_every_seen_class(toy: Dataset, toy_config: Make) -> None:
     model, loss, batch = stepping("cosine", toy, toy_config("cosine"))
-    features, prototypes = model.embed(toy.store.gather(batch.pictures)).tolist(), model.prototypes.tolist()
+    features, prototypes = model.embed(toy.store.gather(batch.images)).tolist(), model.prototypes.tolist()
     expected = 0.0
     for feature, target in zip(features, batch.targets.tolist(), strict=True):
         scores = [10 * cosine(feature, prototype) for prototype in prototypes]
@@ -486,12 +484,12 @@ def test_few_shot_is_cross_entropy_among_the_novel_classes_of_an_episode(toy: Da
     assert loss == pytest.approx(expected / (2 * queries), abs=1e-5)
 
 
-def class_of(toy: Dataset, picture: int) -> int:
-    return int(toy.train.classes[(toy.train.pictures == picture).any(1)])
+def class_of(toy: Dataset, image: int) -> int:
+    return int(toy.train.classes[(toy.train.images == image).any(1)])
 
 
 @pytest.mark.parametrize("variant", ["pn+", "pn+cos"])
-def test_seen_prototypes_of_pn_are_the_mean_features_of_all_training_pictures(
+def test_seen_prototypes_of_pn_are_the_mean_features_of_all_training_images(
     toy: Dataset, toy_config: Make, tmp_path: Path, variant: str
 ) -> None:
     train(toy_config(variant), toy, tmp_path / "run")
@@ -500,20 +498,20 @@ def test_seen_prototypes_of_pn_are_the_mean_features_of_all_training_pictures(
         model = make_model(run.config, toy)
         model.load_state_dict(run.weights(which))
         with torch.no_grad():
-            for class_id, pictures in enumerate(toy.train.pictures):
-                alone = [model.eval().embed(toy.store.gather(picture[None]))[0] for picture in pictures]
+            for class_id, images in enumerate(toy.train.images):
+                alone = [model.eval().embed(toy.store.gather(image[None]))[0] for image in images]
                 torch.testing.assert_close(model.prototypes[class_id], torch.stack(alone).mean(0), rtol=1e-5, atol=1e-6)
 
 
-def test_batches_take_every_class_alike_and_every_picture_of_it() -> None:
+def test_batches_take_every_class_alike_and_every_image_of_it() -> None:
     pool = Pool.of({0: [3], 1: [0, 1, 2], 2: [7, 4, 5, 6]})
     batch = draw_batch(pool, 24_000, seeded(0))
-    assert torch.equal(draw_batch(pool, 24_000, seeded(0)).pictures, batch.pictures)
+    assert torch.equal(draw_batch(pool, 24_000, seeded(0)).images, batch.images)
     for row in range(3):
-        drawn = batch.pictures[batch.targets == row]
-        members = [picture for picture in pool.pictures[row].tolist() if picture >= 0]
+        drawn = batch.images[batch.targets == row]
+        members = [image for image in pool.images[row].tolist() if image >= 0]
         assert len(drawn) == pytest.approx(8000, rel=0.05)
-        counts = [int((drawn == picture).sum()) for picture in members]
+        counts = [int((drawn == image).sum()) for image in members]
         assert sum(counts) == len(drawn)
         assert counts == pytest.approx([len(drawn) / len(members)] * len(members), rel=0.1)
 
@@ -528,8 +526,8 @@ def test_a_step_with_a_sparse_relation_makes_nothing_of_the_size_of_all_pairs_of
     column = (row + torch.randint(1, classes, (neighbours,), generator=seeded(0)).repeat(classes)) % classes
     values = torch.rand(len(row), generator=seeded(1))
     graph = torch.sparse_coo_tensor(torch.stack([row, column]), values, (classes, classes), check_invariants=True)
-    pictures = torch.arange(classes * each).view(classes, each)
-    pool = Pool(torch.arange(classes), pictures, torch.full((classes,), each))
+    images = torch.arange(classes * each).view(classes, each)
+    pool = Pool(torch.arange(classes), images, torch.full((classes,), each))
     store = FeatureStore(torch.randn(classes * each, features, generator=seeded(2)))
     spec = EpisodeSpec(pool, None, ways=5, shots=1, novel_queries=3, seen_queries=4)
     model = build(VARIANTS[variant], "identity", (features,), classes, {"graph": graph})
@@ -753,7 +751,7 @@ from protograph.report import figures
 from protograph.training import loop as training
 from protograph.cli import app
 from protograph.data import DATASETS, Source
-# Pictures and tests would take longer than the training.
+# Images and tests would take longer than the training.
 figures.draw_run = lambda *_: None
 training.evaluate = functools.partial(training.evaluate, episodes=20)
 DATASETS["toy"] = Source(
@@ -768,7 +766,7 @@ def test_two_stages_killed_in_each_end_like_two_that_were_not(tmp_path: Path) ->
     sizes = {"epochs": 4, "steps": 12, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "batch": 16}
     changes = [f"--set={name}={value}" for name, value in {**sizes, "validation_episodes": 5, "test_queries": 6}.items()]
     train_toy = ["train", "--dataset=toy", "--variant=dfslwof-att", "--json", *changes]
-    command = [sys.executable, "-c", TOY_COMMAND, str(Path(__file__).parent), *train_toy]
+    command = [sys.executable, "-c", TOY_COMMAND, str(Path(__file__).parents[1]), *train_toy]
 
     def launch(name: str) -> subprocess.Popen[bytes]:
         folders = [f"--out={tmp_path / name / 'att'}", f"--start={tmp_path / name / 'cosine'}"]

@@ -8,7 +8,7 @@ class InputError(ValueError):
     """A mistake in what the user gave. The command prints it as one line and exits with code 2."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """An `InputError` for a name that is not among the known ones, with the nearest of them."""
     names = sorted(known)
     close = get_close_matches(name, names, n=3, cutoff=0.4)

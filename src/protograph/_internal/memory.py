@@ -7,7 +7,7 @@ import sys
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory instead of returning it to the system.
 
-    A step of training, or a batch of pictures, allocates and frees the same large tensors again and again; fetching fresh pages
+    A step of training, or a batch of images, allocates and frees the same large tensors again and again; fetching fresh pages
     for them every time costs up to half of the time on a CPU.
     """
     if sys.platform == "linux":

@@ -23,7 +23,7 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise InputError(f"{self.path} asks for {module}.{name}, which no file of pictures needs: do not use it")
+            raise InputError(f"{self.path} asks for {module}.{name}, which no file of images needs: do not use it")
         return super().find_class(module, name)
 
 
@@ -40,7 +40,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     except Exception as error:  # a damaged pickle can raise anything
         raise InputError(f"{path} is not a readable pickle ({error}): fetch it again") from error
     if not isinstance(found, dict):
-        raise InputError(f"{path} holds a {type(found).__name__}, not a dictionary of pictures: fetch it again")
+        raise InputError(f"{path} holds a {type(found).__name__}, not a dictionary of images: fetch it again")
     return {text(key): value for key, value in found.items()}
 
 

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.progress import Progress, Silent
 from protograph.classifier.explanation import Nearest, explain, relation_share
 from protograph.classifier.fitting import (
@@ -26,7 +26,7 @@ from protograph.classifier.fitting import (
     open_run,
     run_relations,
 )
-from protograph.classifier.inputs import Encoder, as_pictures, as_table
+from protograph.classifier.inputs import Encoder, as_images, as_table
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import as_label, as_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
@@ -50,22 +50,22 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Fitting learns a prototype for every class and how prototypes that relate help one another, on simulated episodes in which
     some classes act as new. An added class is the mean of its examples; the graph of all classes then updates all prototypes.
-    Where there are fewer than three classes, or most have a single picture, class means and the graph's starting values serve.
+    Where there are fewer than three classes, or most have a single image, class means and the graph's starting values serve.
 
-    encoder:  None where X holds feature vectors [n, D]; otherwise what makes features of pictures: an `Encoder` or its name,
-              such as "conv4". X are then paths, PIL pictures, uint8 arrays [H, W] or [H, W, 3], or tensors [C, H, W]; a table
+    encoder:  None where X holds feature vectors [n, D]; otherwise what makes features of images: an `Encoder` or its name,
+              such as "conv4". X are then paths, PIL images, uint8 arrays [H, W] or [H, W, 3], or tensors [C, H, W]; a table
               of floats is still taken as features
     variant:  the model, by name: one with the cosine classifier that is trained for the joint label space in one stage. By
               default gcgpn-aux with relations and gcgpn-cos-aux without
     update:   whether adding or removing a class updates "all" prototypes, as the paper does, or, with "novel", leaves all
               others exactly as they are; then the order in which classes come matters
-    unknown:  a false-alarm rate, such as 0.05: `predict` answers `unknown_label` for pictures less like any prototype than so
-              many of held-out pictures of the seen classes. A fifth of each class is held out for it. Classes added from one
-              or two examples lose more of their pictures to it, since such prototypes are less like any picture
+    unknown:  a false-alarm rate, such as 0.05: `predict` answers `unknown_label` for images less like any prototype than so
+              many of held-out images of the seen classes. A fifth of each class is held out for it. Classes added from one
+              or two examples lose more of their images to it, since such prototypes are less like any image
     balance:  whether to weigh added classes against seen ones by one bias. It is chosen with a model that is fitted before,
               without a fifth of the classes, and to which these are new
     shots:    fewest and most examples of a class acting as new
-    copies:   augmented copies of each picture to train on, where there is an encoder
+    copies:   augmented copies of each image to train on, where there is an encoder
     steps:    of the training; by default twice the number of classes, from 50 to 300: the fewer classes there are, the sooner
               new ones suffer from what is learned of them
     rate, seed: of the training
@@ -114,7 +114,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.seed = seed
 
     def fit(self, X: Any, y: Any, relations: Any = None, progress: Progress | None = None) -> Self:  # noqa: N803
-        """Learn the classes of labels y [n] from pictures or features X [n].
+        """Learn the classes of labels y [n] from images or features X [n].
 
         relations: how classes relate: a name as the command knows it ("wordnet", "attributes:FILE"), a `Relation`, similarities
             [V, V] in the order of the sorted labels, or by pair ({(a, b): s} or {a: {b: s}}; pairs not named have no edge);
@@ -142,7 +142,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.bias_ = fit.bias(store, rows, progress) if self.balance else 0.0
         self.space_ = JointSpace(fit.model(store, rows, progress), variant, names, kept)
         self.classes_ = classes
-        self._calibrate(features[[row for pictures in held.values() for row in pictures]])
+        self._calibrate(features[[row for images in held.values() for row in images]])
         return self
 
     @classmethod
@@ -150,7 +150,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """A classifier of a trained run: its learned prototypes and graph block, its backbone, the relations it was given.
 
         It answers as `evaluate` measures the run. What `parameters` ask to calibrate (`unknown`, `balance`) is calibrated on
-        the dataset's validation pictures and classes. Its classes are the dataset's seen ones, in the dataset's order.
+        the dataset's validation images and classes. Its classes are the dataset's seen ones, in the dataset's order.
         """
         run = run if isinstance(run, Run) else Run.open(Path(run))
         config, names = run.config, dataset.classes[: dataset.seen]
@@ -161,7 +161,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         made.encoder = made.encoder_
         sizes = config.shots, config.recipe.ways, config.recipe.test_queries, config.recipe.validation_episodes
         made.bias_ = choose_bias(model, dataset, *sizes, progress=progress) if made.balance else 0.0
-        held_out, rows = torch.zeros(0, model.prototypes.shape[1]), dataset.seen_validation.all_pictures()
+        held_out, rows = torch.zeros(0, model.prototypes.shape[1]), dataset.seen_validation.all_images()
         if isinstance(dataset.store, FeatureStore):
             held_out = dataset.store.features[rows]  # which the model's own backbone centres
         else:
@@ -215,7 +215,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """The label [n] of each picture, or `unknown_label` where it is less like any class than the threshold."""
+        """The label [n] of each image, or `unknown_label` where it is less like any class than the threshold."""
         check_is_fitted(self)
         features = self._features(X)
         answers: Array = self.classes_[self.space_.logits(features, self.bias_).argmax(1).numpy()]
@@ -233,7 +233,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """The share of right answers, weighed; "unknown" is a wrong one, unless a picture is labelled so."""
+        """The share of right answers, weighed; "unknown" is a wrong one, unless an image is labelled so."""
         right = [answer == label for answer, label in zip(self.predict(X).tolist(), as_table(y), strict=True)]
         return float(np.average(right, weights=sample_weight))
 
@@ -244,17 +244,17 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def explain(self, x: Any, top: int = 5) -> list[Nearest]:
-        """The prototypes nearest to one picture, each with what its own examples and which related classes brought."""
+        """The prototypes nearest to one image, each with what its own examples and which related classes brought."""
         check_is_fitted(self)
         features = self._features(self._single(x))
         if len(features) != 1:
-            raise InputError(f"one picture is explained at a time, not {len(features)}")
+            raise InputError(f"one image is explained at a time, not {len(features)}")
         return explain(self.space_, features[0], self.bias_, top)
 
     def relation_share(self, name: Any) -> float:
         """How much of a class's prototype other classes bring through relations, from 0 to 1, had it been added last.
 
-        By length: no picture's cosine to a prototype of which they bring 1 % has a part of more than 0.01 or so from them. A
+        By length: no image's cosine to a prototype of which they bring 1 % has a part of more than 0.01 or so from them. A
         fitted class acts as new with its learned prototype as its example; how many examples there are hardly matters, unless
         there are none: then relations bring all.
         """
@@ -262,14 +262,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return relation_share(self.space_, self.space_.place(str(as_label(name, self.classes_))))
 
     def unknown_score(self, X: Any) -> Array:  # noqa: N803
-        """How much each picture [n] is like some class: the largest cosine to a prototype, what all have in common included."""
+        """How much each image [n] is like some class: the largest cosine to a prototype, what all have in common included."""
         check_is_fitted(self)
         scores: Array = self.space_.likeness(self._features(X)).numpy()
         return scores
 
     def auroc(self, known: Any, unknown: Any) -> float:
-        """The chance that a picture of a known class is more like some class than one of an unknown class."""
-        scores = (torch.from_numpy(self.unknown_score(pictures)) for pictures in (known, unknown))
+        """The chance that an image of a known class is more like some class than one of an unknown class."""
+        scores = (torch.from_numpy(self.unknown_score(images)) for images in (known, unknown))
         return auroc(*scores).item()
 
     @property
@@ -322,31 +322,31 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classifier.save(path)
 
     def _training_set(self, X: Any, y: Any, progress: Progress) -> tuple[Tensor, Tensor | None, Array]:  # noqa: N803
-        """Features [n, D], copies of them [n, R, D] where pictures can be augmented, and labels [n]."""
-        pictures = None if self.encoder_ is None else as_pictures(X)
-        if pictures is None:
+        """Features [n, D], copies of them [n, R, D] where images can be augmented, and labels [n]."""
+        images = None if self.encoder_ is None else as_images(X)
+        if images is None:
             table, labels = validate_data(self, as_table(X), as_table(y), dtype=np.float32)
             features, copies = _as_tensor(table), None
         else:
             assert self.encoder_ is not None
             labels = column_or_1d(as_table(y))
-            if len(labels) != len(pictures):
-                raise InputError(f"{len(pictures)} pictures have {len(labels)} labels: give one each")
-            features = self.encoder_.encode(pictures, progress)
+            if len(labels) != len(images):
+                raise InputError(f"{len(images)} images have {len(labels)} labels: give one each")
+            features = self.encoder_.encode(images, progress)
             augmented = self.copies and self.steps != 0
-            copies = self.encoder_.encode_augmented(pictures, self.copies, self.seed, progress) if augmented else None
+            copies = self.encoder_.encode_augmented(images, self.copies, self.seed, progress) if augmented else None
             self.n_features_in_ = features.shape[1]
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The number of unique classes")  # a class may well have a single picture
+            warnings.filterwarnings("ignore", "The number of unique classes")  # a class may well have a single image
             check_classification_targets(labels)
         return features, copies, labels
 
     def _features(self, X: Any) -> Tensor:  # noqa: N803
-        """Features [n, D] of pictures, of one picture, or of what are features already."""
-        pictures = None if self.encoder_ is None else as_pictures(X)
-        if pictures is not None:
+        """Features [n, D] of images, of one image, or of what are features already."""
+        images = None if self.encoder_ is None else as_images(X)
+        if images is not None:
             assert self.encoder_ is not None
-            return self.encoder_.encode(pictures)
+            return self.encoder_.encode(images)
         return _as_tensor(validate_data(self, as_table(X), dtype=np.float32, reset=False))
 
     def _single(self, x: Any) -> Any:
@@ -355,14 +355,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return table[None] if isinstance(table, np.ndarray) and table.ndim == 1 and table.dtype.kind == "f" else x
 
     def _calibrate(self, held_out: Tensor) -> None:
-        """Set the threshold by features [n, D] of held-out pictures of seen classes."""
+        """Set the threshold by features [n, D] of held-out images of seen classes."""
         self.threshold_ = None
         if self.unknown is not None:
             self.threshold_ = false_alarm_threshold(self.space_.likeness(held_out), self.unknown)
 
     def _check_parameters(self) -> None:
         if self.update not in UPDATES:
-            raise unknown("update", self.update, UPDATES)
+            raise unknown_name("update", self.update, UPDATES)
         if self.unknown is not None:
             check_rate(self.unknown)
         fewest, most = self.shots
@@ -371,7 +371,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _only_new(self) -> bool:
         if self.update not in UPDATES:
-            raise unknown("update", self.update, UPDATES)
+            raise unknown_name("update", self.update, UPDATES)
         return self.update == "novel"
 
     def _told(self, relations: Any) -> dict[str, Told]:
@@ -390,7 +390,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _check_names(self, names: list[str]) -> None:
         if self.unknown is not None and str(self.unknown_label) in names:
             raise InputError(
-                f"a class is called '{self.unknown_label}', as unknown pictures are: rename it, or choose another unknown_label"
+                f"a class is called '{self.unknown_label}', as unknown images are: rename it, or choose another unknown_label"
             )
 
 

@@ -1,4 +1,4 @@
-"""Why a picture was taken for a class: its cosine to a prototype, term by term of the graph layer that made the prototype.
+"""Why an image was taken for a class: its cosine to a prototype, term by term of the graph layer that made the prototype.
 
 Shapes: V classes, D features.
 """
@@ -30,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Nearest:
-    """A prototype near a picture.
+    """A prototype near an image.
 
     score:       the cosine, which is the sum of the values of all `parts`, the largest first
     logit:       what the softmax sees

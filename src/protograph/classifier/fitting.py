@@ -1,6 +1,6 @@
 """Prototypes and graph block, trained on the features of a frozen encoder.
 
-Shapes: S seen, D features, n pictures, R augmented copies of each.
+Shapes: S seen, D features, n images, R augmented copies of each.
 """
 
 import math
@@ -36,7 +36,7 @@ from protograph.variants import Variant, build, find_variant
 
 FEWEST_STEPS = 50
 FEWEST_CLASSES = 3  # that episodes take: one acts as novel among two others
-HELD_OUT = 0.2  # of the pictures of a class, or of the classes, where something is calibrated
+HELD_OUT = 0.2  # of the images of a class, or of the classes, where something is calibrated
 FEWEST_AWAY = 2  # classes that are held out to choose a bias
 FEWEST_BALANCED = 8  # classes from which on a bias does more good than harm
 NUMBERS = 1_000_000  # that the joint prototypes of one step's episodes hold at the most, where there are several
@@ -79,7 +79,7 @@ class Fit:
         spec = self._test_spec(asked, {class_id: list(members[class_id]) for class_id in away})
         if len(members) < FEWEST_BALANCED or spec is None:
             raise InputError(
-                f"too few pictures to balance seen and novel classes: give at least {FEWEST_BALANCED} classes with three "
+                f"too few images to balance seen and novel classes: give at least {FEWEST_BALANCED} classes with three "
                 "or more each, or no balance"
             )
         model = self.model(store, {class_id: kept.get(class_id, rows) for class_id, rows in members.items()}, progress, away)
@@ -125,21 +125,19 @@ def fitting_recipe(classes: int, steps: int | None, rate: float) -> Recipe:
 
 
 def hold_out(members: Mapping[int, Sequence[int]], seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Pictures by class, for training and held out: a fifth of each, at least one, but two of each stay for training."""
+    """Images by class, for training and held out: a fifth of each, at least one, but two of each stay for training."""
     train, held = {}, {}
-    for class_id, pictures in members.items():
-        order = [
-            pictures[place] for place in torch.randperm(len(pictures), generator=seeded(seed, "held out", class_id)).tolist()
-        ]
-        count = min(max(1, round(HELD_OUT * len(pictures))), max(0, len(pictures) - 2))
+    for class_id, images in members.items():
+        order = [images[place] for place in torch.randperm(len(images), generator=seeded(seed, "held out", class_id)).tolist()]
+        count = min(max(1, round(HELD_OUT * len(images))), max(0, len(images) - 2))
         held[class_id], train[class_id] = sorted(order[:count]), sorted(order[count:])
     return train, held
 
 
 def episode_spec(members: Mapping[int, Sequence[int]], recipe: Recipe, shots: tuple[int, int]) -> EpisodeSpec | None:
-    """Training episodes that these pictures by class allow; None where they allow none.
+    """Training episodes that these images by class allow; None where they allow none.
 
-    K is the largest, up to what `shots` says, for which at least half of the classes have enough pictures. Classes with fewer
+    K is the largest, up to what `shots` says, for which at least half of the classes have enough images. Classes with fewer
     take no part: they keep the means they start from.
     """
     fewest = max(FEWEST_CLASSES, math.ceil(len(members) / 2))
@@ -169,10 +167,10 @@ def start_model(
     Features are centred at the mean of all classes but those `away`, where there are several.
     """
     known = [features[list(rows)] for rows in members.values()]
-    there = [pictures for class_id, pictures in zip(members, known, strict=True) if class_id not in away]
+    there = [images for class_id, images in zip(members, known, strict=True) if class_id not in away]
     starts = recipe.temperature, recipe.sharpness
     model = build(variant, Centred.of(there), features.shape[1:], len(members), similarities, seed, *starts)
-    means = [normalise(model.embed(pictures)).mean(0) for pictures in known]
+    means = [normalise(model.embed(images)).mean(0) for images in known]
     set_parameters(model, {"prototypes": normalise(torch.stack(means))})
     return model
 
@@ -214,9 +212,9 @@ def open_run(run: Run, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Encoder
     if not isinstance(dataset.store, ImageStore):
         return model, None
     weights = {name: value.clone() for name, value in model.backbone.state_dict().items()}
-    store, pictures = dataset.store, replace(dataset.augmentation, **config.recipe.picture_changes)
-    shape = store.picture_shape
-    return model, backbone_encoder(config.backbone, weights, shape, store.normalisation, pictures, variant.last_relu)
+    store, images = dataset.store, replace(dataset.augmentation, **config.recipe.image_changes)
+    shape = store.image_shape
+    return model, backbone_encoder(config.backbone, weights, shape, store.normalisation, images, variant.last_relu)
 
 
 def run_relations(run: Run, dataset: Dataset) -> dict[str, KeptRelation]:

@@ -1,6 +1,6 @@
-"""What a classifier asks of an encoder, and how it tells pictures from features.
+"""What a classifier asks of an encoder, and how it tells images from features.
 
-Shapes: n pictures, D features, R augmented copies.
+Shapes: n images, D features, R augmented copies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,19 +17,19 @@ from protograph.encoders import open_encoder
 
 
 class Encoder(Protocol):
-    """Pictures -> features, by a network that stays as it is. Pictures are paths, PIL images, arrays or tensors."""
+    """Images -> features, by a network that stays as it is. Images are paths, PIL images, arrays or tensors."""
 
     @property
     def features(self) -> int:
         """D."""
         ...
 
-    def encode(self, pictures: Sequence[Any], progress: Progress | None = None) -> Tensor:
+    def encode(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
         """Features [n, D], float32."""
         ...
 
-    def encode_augmented(self, pictures: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
-        """Features [n, R, D] of R copies of each picture, changed at random by this seed."""
+    def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
+        """Features [n, R, D] of R copies of each image, changed at random by this seed."""
         ...
 
     def description(self) -> dict[str, Any]:
@@ -42,20 +42,20 @@ class Encoder(Protocol):
 
 
 class KeptEncoder:
-    """The encoder of a model file, opened when a first picture comes: who has features, or only looks, does without it."""
+    """The encoder of a model file, opened when a first image comes: who has features, or only looks, does without it."""
 
     def __init__(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor], features: int) -> None:
         self.features = features
         self._description, self._tensors = dict(description), dict(tensors)
         self._opened: Encoder | None = None
 
-    def encode(self, pictures: Sequence[Any], progress: Progress | None = None) -> Tensor:
+    def encode(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
         """Features [n, D]."""
-        return self._open().encode(pictures, progress)
+        return self._open().encode(images, progress)
 
-    def encode_augmented(self, pictures: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
+    def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
         """Features [n, R, D]."""
-        return self._open().encode_augmented(pictures, copies, seed, progress)
+        return self._open().encode_augmented(images, copies, seed, progress)
 
     def description(self) -> dict[str, Any]:
         """As the file has it."""
@@ -70,8 +70,8 @@ class KeptEncoder:
         return self._opened
 
 
-def as_pictures(given: Any) -> Sequence[Any] | None:
-    """What was given as a list of pictures; None where it is features: numbers in a table, or one vector of them."""
+def as_images(given: Any) -> Sequence[Any] | None:
+    """What was given as a list of images; None where it is features: numbers in a table, or one vector of them."""
     if isinstance(given, str | PathLike | Image.Image):
         return [given]
     if isinstance(given, np.ndarray) and given.dtype == np.uint8 and given.ndim > 1:
@@ -80,12 +80,12 @@ def as_pictures(given: Any) -> Sequence[Any] | None:
         return [given] if given.ndim == 3 else list(given)
     if isinstance(given, np.ndarray) and given.dtype.kind in "OU":
         given = given.tolist()
-    if isinstance(given, list | tuple) and len(given) and _is_picture(given[0]):
+    if isinstance(given, list | tuple) and len(given) and _is_image(given[0]):
         return list(given)
     return None
 
 
-def _is_picture(one: Any) -> bool:
+def _is_image(one: Any) -> bool:
     if isinstance(one, str | PathLike | Image.Image):
         return True
     return isinstance(one, np.ndarray | Tensor) and one.ndim >= 2

@@ -1,6 +1,6 @@
 """The joint label space a classifier keeps: learned classes, added classes, and the prototypes of all.
 
-Shapes: S seen, N added, V = S + N, K examples, D features, n pictures.
+Shapes: S seen, N added, V = S + N, K examples, D features, n images.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from protograph.nn.operators import Context, Operator, Similarity
 from protograph.relations.kept import KeptRelation, Told
 from protograph.variants import Variant, renew_relations
 
-PORTION = 4096  # pictures that are compared with the prototypes at a time
+PORTION = 4096  # images that are compared with the prototypes at a time
 
 
 class JointSpace:
@@ -160,7 +160,7 @@ class JointSpace:
         return self.model.initial(centred[None, None], torch.ones(1, 1, len(examples), dtype=torch.bool))[0]
 
     def cosines(self, features: Tensor) -> Tensor:
-        """Features [n, D] -> cosine [n, V] to every prototype, in float64, so that no picture depends on its neighbours."""
+        """Features [n, D] -> cosine [n, V] to every prototype, in float64, so that no image depends on its neighbours."""
         prototypes = normalise(self.prototypes.double())
         parts = [normalise(self.model.embed(part).double()) @ prototypes.T for part in torch.split(features, PORTION)]
         return torch.cat(parts)
@@ -168,7 +168,7 @@ class JointSpace:
     def likeness(self, features: Tensor) -> Tensor:
         """Features [n, D] -> how like some class each [n] is: the largest cosine to a prototype before both were centred.
 
-        What all classes share tells pictures of none of them apart.
+        What all classes share tells images of none of them apart.
         """
         prototypes = normalise(self.centred.back(self.prototypes).double())
         parts = [(normalise(part.double()) @ prototypes.T).max(1).values for part in torch.split(features, PORTION)]

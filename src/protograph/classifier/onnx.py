@@ -3,7 +3,7 @@
 inputs     pixels [n, C, H, W] uint8 (or, where the classifier knows features alone, features [n, D] float32)
            prototypes [V, D] float32 and bias [V] float32, of any number of classes
 outputs    logits [n, V], whose softmax are the probabilities
-           cosines [n, V] before centring, the largest of which, below the threshold in the metadata, makes a picture unknown
+           cosines [n, V] before centring, the largest of which, below the threshold in the metadata, makes an image unknown
 
 Prototypes, bias and the names of the classes lie beside it in a .npz file, which is all that changes when a class is added.
 """
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
 from protograph._version import __version__
-from protograph.encoders import PictureEncoder, open_encoder
+from protograph.encoders import ImageEncoder, open_encoder
 from protograph.nn.backbones import Centred
 from protograph.nn.classify import normalise
 
@@ -36,7 +36,7 @@ LARGEST = 2**31  # bytes of one ONNX file, by its format
 
 
 class JointNetwork(nn.Module):
-    """Pictures or features, prototypes and bias -> logits and cosines.
+    """Images or features, prototypes and bias -> logits and cosines.
 
     Args:
         encoder: None where features are given
@@ -48,7 +48,7 @@ class JointNetwork(nn.Module):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, encoder: PictureEncoder | None, centred: Centred, temperature: float) -> None:
+    def __init__(self, encoder: ImageEncoder | None, centred: Centred, temperature: float) -> None:
         super().__init__()
         self.centred = centred
         self.network = None if encoder is None else encoder.network
@@ -87,7 +87,7 @@ def export_onnx(classifier: "Classifier", path: Path) -> Path:
     if encoder is not None:
         inputs = torch.zeros(2, *encoder.preparation.shape, dtype=torch.uint8)
     prototypes, bias = class_tensors(classifier)
-    pictures, classes = torch.export.Dim("n"), torch.export.Dim("V")
+    images, classes = torch.export.Dim("n"), torch.export.Dim("V")
     with _quiet():
         program = torch.onnx.export(
             network,
@@ -96,7 +96,7 @@ def export_onnx(classifier: "Classifier", path: Path) -> Path:
             verbose=False,
             input_names=["features" if encoder is None else "pixels", "prototypes", "bias"],
             output_names=["logits", "cosines"],
-            dynamic_shapes=({0: pictures}, {0: classes}, {0: classes}),
+            dynamic_shapes=({0: images}, {0: classes}, {0: classes}),
         )
     assert program is not None
     program.model.metadata_props.update(_metadata(classifier, encoder))
@@ -144,7 +144,7 @@ def class_tensors(classifier: "Classifier") -> tuple[Tensor, Tensor]:
     return space.prototypes.float(), bias
 
 
-def _metadata(classifier: "Classifier", encoder: PictureEncoder | None) -> dict[str, str]:
+def _metadata(classifier: "Classifier", encoder: ImageEncoder | None) -> dict[str, str]:
     """What goes along with the network, as texts."""
     return {
         "protograph": __version__,

@@ -42,17 +42,17 @@ VERBS = {  # where each is, and the first line of its help
     ),
     "report": (
         "report:report_command",
-        "Write one page of HTML on a run or on all results: tables, pictures, and what is behind them.",
+        "Write one page of HTML on a run or on all results: tables, images, and what is behind them.",
     ),
-    "fit": ("fit:fit_command", "Fit a classifier on your own pictures, and keep it in one file."),
-    "predict": ("classifier:predict_command", "Say what pictures show."),
-    "add-class": ("classifier:add_class_command", "Take in a new class from a few pictures, without training."),
+    "fit": ("fit:fit_command", "Fit a classifier on your own images, and keep it in one file."),
+    "predict": ("classifier:predict_command", "Say what images show."),
+    "add-class": ("classifier:add_class_command", "Take in a new class from a few images, without training."),
     "remove-class": ("classifier:remove_class_command", "Forget a class, fitted or added; the file is changed in place."),
     "rename-class": ("classifier:rename_class_command", "Call a class otherwise; the file is changed in place."),
     "classes": ("classifier:classes_command", "List the classes of a model file, and what it is made of."),
     "explain": (
         "classifier:explain_command",
-        "Say which classes a picture is near to, and what their examples and related classes brought.",
+        "Say which classes an image is near to, and what their examples and related classes brought.",
     ),
     "export": ("classifier:export_command", "Write a model as ONNX."),
     "datasets": ("datasets:datasets_app", "List the datasets by name, or check one."),
@@ -98,7 +98,7 @@ for name, (_, summary) in VERBS.items():
 def main(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     """Protograph: relational generalized few-shot learning.
 
-    A classifier that knows many classes takes in new ones from one to five pictures, and uses how classes relate.
+    A classifier that knows many classes takes in new ones from one to five images, and uses how classes relate.
 
     Start with `protograph demo`.
     """

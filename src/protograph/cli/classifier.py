@@ -42,7 +42,7 @@ def predict_command(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="Pictures, or folders of them; files of features, where the model was fitted on features.",
+            help="Images, or folders of them; files of features, where the model was fitted on features.",
             show_default=False,
         ),
     ],
@@ -50,7 +50,7 @@ def predict_command(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what pictures show."""
+    """Say what images show."""
     progress = ShownProgress(quiet=as_json)
     classifier = pg.Classifier.load(model)
     names, features = encoded(classifier, files, skip_bad, progress)
@@ -70,8 +70,8 @@ def add_class_command(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="PICTURES",
-            help="Pictures of it, or folders of them; none, where it is known how it relates.",
+            metavar="IMAGES",
+            help="Images of it, or folders of them; none, where it is known how it relates.",
             show_default=False,
         ),
     ] = None,
@@ -90,7 +90,7 @@ def add_class_command(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take in a new class from a few pictures, without training.
+    """Take in a new class from a few images, without training.
 
     The file is changed in place: readers see it as it was, then as it is. Several such commands wait for one another.
     """
@@ -163,14 +163,14 @@ def classes_command(model: Model, as_json: AsJson = False) -> None:
 @reported
 def explain_command(
     model: Model,
-    picture: Annotated[Path, typer.Argument(metavar="PICTURE", help="The picture to explain.", show_default=False)],
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="The image to explain.", show_default=False)],
     top: Annotated[int, typer.Option(help="How many classes to show.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Say which classes a picture is near to, and what their examples and related classes brought."""
+    """Say which classes an image is near to, and what their examples and related classes brought."""
     progress = ShownProgress(quiet=as_json)
     classifier = pg.Classifier.load(model)
-    _, features = encoded(classifier, [picture], False, progress)
+    _, features = encoded(classifier, [image], False, progress)
     found = classifier.explain(features, top)
     result = [
         {
@@ -183,7 +183,7 @@ def explain_command(
         }
         for one in found
     ]
-    show(result, explanation_table(found, picture), as_json)
+    show(result, explanation_table(found, image), as_json)
 
 
 @reported
@@ -231,14 +231,14 @@ def encoded(classifier: "Classifier", files: Sequence[Path], skip_bad: bool, pro
         names = [f"{file}[{row}]" for file, (rows, _) in zip(files, read, strict=True) for row in rows]
         return names, torch.cat([torch.from_numpy(found) for _, found in read])
     listed = expanded(files)
-    pictures = [listed[place] for place in without_unreadable(listed, skip_bad, progress)]
-    if not pictures:
-        raise InputError("none of the pictures can be read: give others")
-    return [str(file) for file in pictures], classifier.encoder_.encode(pictures, progress)
+    images = [listed[place] for place in without_unreadable(listed, skip_bad, progress)]
+    if not images:
+        raise InputError("none of the images can be read: give others")
+    return [str(file) for file in images], classifier.encoder_.encode(images, progress)
 
 
 def expanded(files: Sequence[Path]) -> list[Path]:
-    """Files, with the pictures of a folder in its place."""
+    """Files, with the images of a folder in its place."""
     found: list[Path] = []
     for file in files:
         if not file.is_dir():
@@ -246,7 +246,7 @@ def expanded(files: Sequence[Path]) -> list[Path]:
         elif names := find_names(file):
             found += [file / name for name in names]
         else:
-            raise InputError(f"folder {file} holds no pictures: give one that does, or pictures")
+            raise InputError(f"folder {file} holds no images: give one that does, or images")
     return found
 
 
@@ -256,7 +256,7 @@ def without_unreadable(files: Sequence[Path], skip_bad: bool, progress: Progress
         return list(range(len(files)))
     bad = unreadable(files)
     if bad:
-        progress.say(f"left out {len(bad)} of {len(files)} pictures that cannot be read: {next(iter(bad.values()))}")
+        progress.say(f"left out {len(bad)} of {len(files)} images that cannot be read: {next(iter(bad.values()))}")
     return [place for place in range(len(files)) if place not in bad]
 
 
@@ -356,7 +356,7 @@ def tell(result: dict[str, Any], line: str, as_json: bool) -> None:
 
 
 def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
-    """One row per picture."""
+    """One row per image."""
     table = Table()
     for heading in ("file", "class", "nearest"):
         table.add_column(heading, overflow="fold")
@@ -368,11 +368,9 @@ def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def explanation_table(found: Sequence[Nearest], picture: Path) -> Table:
+def explanation_table(found: Sequence[Nearest], image: Path) -> Table:
     """One row per class: what of its cosine is its own, and what related classes brought."""
-    table = Table(
-        title=escape(f"{picture}: the nearest classes by cosine, and what the cosine is made of"), title_justify="left"
-    )
+    table = Table(title=escape(f"{image}: the nearest classes by cosine, and what the cosine is made of"), title_justify="left")
     table.add_column("class")
     for heading in ("probability", "cosine", "its own"):
         table.add_column(heading, justify="right")

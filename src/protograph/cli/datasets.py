@@ -12,7 +12,7 @@ from protograph.data import DATASETS, find_source, open_dataset
 from protograph.data.check import Findings, check
 from protograph.data.splits import PARTS
 
-EXAMPLES = 8  # duplicates and unreadable pictures shown by name
+EXAMPLES = 8  # duplicates and unreadable images shown by name
 
 datasets_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -40,7 +40,7 @@ def check_command(
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is in a dataset: counts, sizes, unreadable and duplicate pictures, and whether it is the one the paper used."""
+    """Say what is in a dataset: counts, sizes, unreadable and duplicate images, and whether it is the one the paper used."""
     source = find_source(name)
     dataset = open_dataset(name, root, ShownProgress(quiet=as_json), skip_bad=True)
     findings = check(dataset)
@@ -53,11 +53,11 @@ def _table(findings: Findings, verdict: str | None) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     table.add_row("classes", str(findings.classes))
-    table.add_row("pictures", f"{findings.pictures}, used at {' x '.join(map(str, findings.picture_shape))}")
+    table.add_row("images", f"{findings.images}, used at {' x '.join(map(str, findings.image_shape))}")
     for part in PARTS:
         of = findings.parts[part]
         each = f"{of['fewest']}" if of["fewest"] == of["most"] else f"{of['fewest']} to {of['most']}"
-        table.add_row(part.replace("_", " "), f"{of['classes']} classes, {of['pictures']} pictures, {each} of each")
+        table.add_row(part.replace("_", " "), f"{of['classes']} classes, {of['images']} images, {each} of each")
     if findings.sizes:
         table.add_row("sizes", ", ".join(f"{axis} {low} to {high}" for axis, (low, high) in findings.sizes.items()))
     table.add_row("greyscale", str(findings.greyscale))

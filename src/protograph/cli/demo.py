@@ -25,7 +25,7 @@ def demo_command(
     everything: Annotated[
         bool, typer.Option("--all", help="Also train the baselines PN+ and DFSLwoF, and relations by cosine; some ten minutes.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the pictures.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the images.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of weights and training episodes.")] = 0,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -56,10 +56,10 @@ def demo_command(
     show(results, measures_table({name: result["measures"] for name, result in results.items()}, title), as_json)
     if everything and not as_json:
         print(joint_space(results["pn+"], results["aux-only"], int(dataset.train.counts.min())))
-    progress.say(f"pictures: {out / 'curves.png'}, {out}/*/episode.png, {out / VARIANTS[1] / 'operator.png'}")
+    progress.say(f"images: {out / 'curves.png'}, {out}/*/episode.png, {out / VARIANTS[1] / 'operator.png'}")
 
 
-def joint_space(pn: dict[str, Any], other: dict[str, Any], pictures: int) -> str:
+def joint_space(pn: dict[str, Any], other: dict[str, Any], images: int) -> str:
     """What becomes of `pn+` in the joint label space beside another variant, told by what was measured."""
     kept, others = (
         100 * run["measures"]["novel_joint"]["mean"] / max(run["measures"]["novel_novel"]["mean"], 1e-9) for run in (pn, other)
@@ -71,8 +71,8 @@ def joint_space(pn: dict[str, Any], other: dict[str, Any], pictures: int) -> str
     return (
         f"pn+ {'collapses' if kept < 50 else 'does not collapse'} in the joint label space: Novel-Joint is {kept:.0f} % of its "
         f"Novel-Novel ({others:.0f} % for {other['variant']}), and {where['taken_for_seen']:.0f} % of the novel queries lie "
-        f"nearest to a seen class.\nThe prototype of a seen class, a mean of {pictures} pictures, is "
-        f"{'shorter' if short else 'not shorter'} than that of a novel one, a single picture: squared length per feature "
+        f"nearest to a seen class.\nThe prototype of a seen class, a mean of {images} images, is "
+        f"{'shorter' if short else 'not shorter'} than that of a novel one, a single image: squared length per feature "
         f"{where['seen_norm']:.3g} against {where['novel_norm']:.3g}{nearer}.\nA novel query lies on average "
         f"{'nearer to' if near else 'farther from'} some seen prototype than its own: squared distance per feature "
         f"{where['to_nearest_seen']:.3g} against {where['to_own']:.3g}."

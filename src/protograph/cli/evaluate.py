@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from protograph._internal.errors import InputError
-from protograph._internal.errors import unknown as unknown_name
+from protograph._internal.errors import unknown_name as unknown_name
 from protograph._internal.progress import Progress
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, Root, find_device, find_precision, load_plugins
@@ -33,7 +33,7 @@ def evaluate_command(
     ] = "auto",
     unknown: Annotated[
         bool,
-        typer.Option("--unknown", help="Also measure how well pictures of classes outside the episode are told from its own."),
+        typer.Option("--unknown", help="Also measure how well images of classes outside the episode are told from its own."),
     ] = False,
     balance: Annotated[
         bool,
@@ -74,7 +74,7 @@ def evaluate_command(
     title = f"{config.dataset}, {shots}-shot, {episodes} {split} episodes, {epoch} epoch"
     show(result, measures_table(rows, title), as_json)
     if unknown and not as_json:
-        print(f"AUROC of known against unknown pictures: {separation}")
+        print(f"AUROC of known against unknown images: {separation}")
 
 
 def dataset_of(run: Run, root: Path | None, progress: Progress) -> Dataset:

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Root
 from protograph.data import find_source, open_dataset
@@ -39,7 +39,7 @@ def figures_command(
         ),
     ] = None,
     results: Annotated[Path, typer.Option(help="Folder of the ledger that `protograph reproduce` fills.")] = Path("results"),
-    out: Annotated[Path, typer.Option(help="Folder for the pictures, each as PNG and PDF.")] = Path("figures"),
+    out: Annotated[Path, typer.Option(help="Folder for the images, each as PNG and PDF.")] = Path("figures"),
     dataset: Annotated[
         list[str] | None,
         typer.Option(help="Of which dataset; repeatable. (default: cub; operators: the paper's two)", show_default=False),
@@ -53,11 +53,11 @@ def figures_command(
     """Draw the paper's figures: those of numbers from the ledger, with what is missing left out and named."""
     for name in which or ():
         if name not in FIGURES:
-            raise unknown("figure", name, FIGURES)
+            raise unknown_name("figure", name, FIGURES)
     for name in dataset or ():
         find_source(name)
     if recipe is not None and recipe not in RECIPES:
-        raise unknown("recipe", recipe, RECIPES)
+        raise unknown_name("recipe", recipe, RECIPES)
     chosen = which or FIGURES
     for option, value, users in (("recipe", recipe, ("shots", "few-shot")), ("dataset", dataset, ("shots", "operators"))):
         if value and not set(chosen) & set(users):

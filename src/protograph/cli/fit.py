@@ -17,7 +17,7 @@ from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, SkipBad, fin
 from protograph.cli.train import run_training
 from protograph.data import Dataset, open_dataset
 from protograph.data.datasets.features import READERS, bad_rows, read_features
-from protograph.data.datasets.folder import list_pictures
+from protograph.data.datasets.folder import list_images
 from protograph.data.reading import SUFFIXES
 from protograph.encoders import NAMES, open_encoder
 from protograph.nn.backbones import BACKBONES
@@ -35,11 +35,11 @@ TRAINABLE = [name for name in BACKBONES if name != "identity"]
 
 @reported
 def fit_command(
-    pictures: Annotated[
+    images: Annotated[
         Path,
         typer.Argument(
-            metavar="PICTURES",
-            help="A folder with a folder of pictures for each class, or a file of features (.npz, .safetensors or .parquet "
+            metavar="IMAGES",
+            help="A folder with a folder of images for each class, or a file of features (.npz, .safetensors or .parquet "
             "with vectors and labels).",
             show_default=False,
         ),
@@ -56,7 +56,7 @@ def fit_command(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help=f"Network for the pictures, frozen: {NAMES}. With --train-backbone, one of {', '.join(TRAINABLE)}. "
+            help=f"Network for the images, frozen: {NAMES}. With --train-backbone, one of {', '.join(TRAINABLE)}. "
             "(default: conv4)",
             show_default=False,
         ),
@@ -65,7 +65,7 @@ def fit_command(
         bool,
         typer.Option(
             "--train-backbone",
-            help="Train the network for the pictures, too, into a run folder beside --out; some classes are held out to choose "
+            help="Train the network for the images, too, into a run folder beside --out; some classes are held out to choose "
             "the best epoch, and then added. Takes a GPU, or patience.",
         ),
     ] = False,
@@ -82,7 +82,7 @@ def fit_command(
     unknown: Annotated[
         float | None,
         typer.Option(
-            help="Answer 'unknown' for pictures less like any class than this share of held-out ones, such as 0.05.",
+            help="Answer 'unknown' for images less like any class than this share of held-out ones, such as 0.05.",
             show_default=False,
         ),
     ] = None,
@@ -103,9 +103,9 @@ def fit_command(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Fit a classifier on your own pictures, and keep it in one file.
+    """Fit a classifier on your own images, and keep it in one file.
 
-    Takes seconds to minutes on a laptop: the pictures pass a frozen network once, and what it made of them is kept in the
+    Takes seconds to minutes on a laptop: the images pass a frozen network once, and what it made of them is kept in the
     cache. Then `protograph predict`, `protograph add-class` and `protograph explain` need the file alone.
     """
     check_out(out)
@@ -115,9 +115,9 @@ def fit_command(
         raise InputError(f"--set {change[0]} would be ignored without --train-backbone: leave it out")
     with warnings_as(notes := []):
         if train_backbone:
-            classifier, count = fit_end_to_end(pictures, out, relations, backbone, settings, change, skip_bad, device, progress)
+            classifier, count = fit_end_to_end(images, out, relations, backbone, settings, change, skip_bad, device, progress)
         else:
-            classifier, count = fit_frozen(pictures, relations, backbone, settings, skip_bad, device, progress)
+            classifier, count = fit_frozen(images, relations, backbone, settings, skip_bad, device, progress)
         classifier.save(out)
     said, shares = [f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}"], None
     if classifier.space_.relations:
@@ -127,7 +127,7 @@ def fit_command(
             notes.append(little_note(classifier))
     for note in notes:
         progress.say(f"note: {note}")
-    result = {"file": str(out), "pictures": count, "classes": len(classifier.classes_), **summary(classifier)}
+    result = {"file": str(out), "images": count, "classes": len(classifier.classes_), **summary(classifier)}
     result["relation_share"] = shares and {"median": median(shares), "least": min(shares), "most": max(shares)}
     tell({**result, "notes": notes}, "\n".join(said), as_json)
 
@@ -174,12 +174,12 @@ def little_note(classifier: "Classifier") -> str:
     return (
         "for most new classes these relations count for next to nothing. It may be that "
         f"{count} classes are too few, or too little alike by {related_by(classifier)}: fit on more, or say what a new one is "
-        "like (add-class --like CLASS=0.8). A class added without a picture is still placed by its relations alone"
+        "like (add-class --like CLASS=0.8). A class added without an image is still placed by its relations alone"
     )
 
 
 def fit_frozen(
-    pictures: Path,
+    images: Path,
     relations: list[str] | None,
     backbone: str | None,
     settings: dict[str, Any],
@@ -188,11 +188,11 @@ def fit_frozen(
     progress: ShownProgress,
 ) -> tuple["Classifier", int]:
     """A classifier on the features of a frozen network, or on features computed elsewhere; and how many."""
-    if pictures.suffix in READERS and not pictures.is_dir():
+    if images.suffix in READERS and not images.is_dir():
         if backbone is not None:
-            raise InputError(f"{pictures} holds features: leave out --backbone {backbone}")
-        vectors, labels, parts = read_features(pictures)
-        bad = bad_rows(vectors, labels, pictures, skip_bad, progress)
+            raise InputError(f"{images} holds features: leave out --backbone {backbone}")
+        vectors, labels, parts = read_features(images)
+        bad = bad_rows(vectors, labels, images, skip_bad, progress)
         rows = [row for row in range(len(labels)) if row not in bad and (parts is None or parts[row] == "train")]
         if parts is not None:
             progress.say(f"{len(rows)} of {len(labels)} vectors are for training, as the file says")
@@ -200,29 +200,29 @@ def fit_frozen(
         labels = [labels[row] for row in rows]
         classifier = pg.Classifier(**settings)
     else:
-        files, labels = labelled_files(pictures, progress)
+        files, labels = labelled_files(images, progress)
         good = without_unreadable(files, skip_bad, progress)
         labels = [labels[row] for row in good]
         given = [files[row] for row in good]
         classifier = pg.Classifier(open_encoder(backbone or "conv4", device=find_device(device)), **settings)
     if not labels:
-        raise InputError(f"there is nothing in {pictures} to fit on")
+        raise InputError(f"there is nothing in {images} to fit on")
     classifier.fit(given, np.array(labels), relations, progress)
     return classifier, len(labels)
 
 
 def labelled_files(root: Path, progress: ShownProgress) -> tuple[list[Path], list[str]]:
-    """Pictures of a folder of class folders, and the class of each; class folders without any are named, and left out."""
-    listed = list_pictures(root)
+    """Images of a folder of class folders, and the class of each; class folders without any are named, and left out."""
+    listed = list_images(root)
     if bare := [name for name, files in listed.items() if not files]:
         kinds = ", ".join(sorted(SUFFIXES))
-        progress.say(f"left out {', '.join(bare)}: no pictures directly in the folder (files whose names end in {kinds})")
+        progress.say(f"left out {', '.join(bare)}: no images directly in the folder (files whose names end in {kinds})")
     pairs = [(root / name / file, name) for name, files in listed.items() for file in files]
     return [file for file, _ in pairs], [name for _, name in pairs]
 
 
 def fit_end_to_end(
-    pictures: Path,
+    images: Path,
     out: Path,
     relations: list[str] | None,
     backbone: str | None,
@@ -232,7 +232,7 @@ def fit_end_to_end(
     device: str,
     progress: ShownProgress,
 ) -> tuple["Classifier", int]:
-    """A classifier whose network was trained on these pictures, held-out classes added; and how many pictures."""
+    """A classifier whose network was trained on these images, held-out classes added; and how many images."""
     settings = dict(settings)
     chosen, seed = settings.pop("variant") or ("gcgpn-aux" if relations else "gcgpn-cos-aux"), settings.pop("seed")
     variant = find_variant(chosen)
@@ -242,8 +242,8 @@ def fit_end_to_end(
         )
     draft = pg.Classifier(**settings)
     draft._check_parameters()
-    data = open_dataset("folder", pictures, progress, skip_bad)
-    assert data.pictures is not None
+    data = open_dataset("folder", images, progress, skip_bad)
+    assert data.images is not None
     draft._check_names(list(data.classes))
     changes = {**small_recipe(data), **parse_changes(change)}
     config = configure(
@@ -261,14 +261,14 @@ def fit_end_to_end(
     classifier = pg.Classifier.from_run(folder, data, progress, **settings)
     assert classifier.encoder_ is not None
     for pool in (data.novel_validation, data.novel_test):
-        for class_id, rows in zip(pool.classes.tolist(), pool.pictures, strict=True):
-            files = [pictures / data.pictures.names[row] for row in rows.tolist() if row >= 0]
+        for class_id, rows in zip(pool.classes.tolist(), pool.images, strict=True):
+            files = [images / data.images.names[row] for row in rows.tolist() if row >= 0]
             classifier.add_class(data.classes[class_id], classifier.encoder_.encode(files, progress))
-    return classifier, len(data.pictures.names) - len(data.pictures.errors)
+    return classifier, len(data.images.names) - len(data.images.errors)
 
 
 def small_recipe(data: Dataset) -> dict[str, Any]:
-    """Changes to the recipe, so that episodes take no more classes and pictures than there are."""
+    """Changes to the recipe, so that episodes take no more classes and images than there are."""
     ways = max(1, min(DEMO.ways, len(data.novel_validation), len(data.novel_test), data.seen // 2))
     spare = int(data.train.counts.sort().values[: data.seen - ways].sum())
     pools = [data.held_out(split) for split in ("validation", "test")]

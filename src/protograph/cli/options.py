@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.training.config import SETTINGS
 from protograph.training.loop import PRECISIONS, best_device, best_precision
 
@@ -19,7 +19,7 @@ Root = Annotated[
     ),
 ]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave out pictures that cannot be read, and say how many, instead of stopping.")
+    bool, typer.Option("--skip-bad", help="Leave out images that cannot be read, and say how many, instead of stopping.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes the GPU if there is one.")]
 Precision = Annotated[
@@ -49,7 +49,7 @@ def find_device(name: str) -> torch.device:
 def find_precision(name: str, device: torch.device) -> str:
     """A precision by the name a user gives."""
     if name not in ("auto", *PRECISIONS):
-        raise unknown("precision", name, ("auto", *PRECISIONS))
+        raise unknown_name("precision", name, ("auto", *PRECISIONS))
     return best_precision(device) if name == "auto" else name
 
 

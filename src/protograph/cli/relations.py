@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.files import write_atomically
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Root, SkipBad
@@ -54,7 +54,7 @@ def relations_command(
     out: Annotated[
         Path | None, typer.Option(help="Write the matrix as .npz, for `train --relations`.", show_default=False)
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw the matrix as .png.", show_default=False)] = None,
+    image: Annotated[Path | None, typer.Option(help="Draw the matrix as .png.", show_default=False)] = None,
     centred: Annotated[
         bool, typer.Option("--centred", help="Subtract column means first; for attributes and embeddings.")
     ] = False,
@@ -68,7 +68,7 @@ def relations_command(
     as_json: AsJson = False,
 ) -> None:
     """Show what a relation says of classes, and write or draw it."""
-    for path, suffix in ((out, ".npz"), (picture, ".png")):
+    for path, suffix in ((out, ".npz"), (image, ".png")):
         if path and path.suffix != suffix:
             raise InputError(f"cannot write {path}: give a name that ends in {suffix}")
     if dataset and names:
@@ -84,7 +84,7 @@ def relations_command(
     seen = data.seen if data else len(classes)
     chosen = chosen or classes[seen if seen < len(classes) else 0]
     if chosen not in classes:
-        raise unknown("class", chosen, classes)
+        raise unknown_name("class", chosen, classes)
     matrix = checked(source.similarities(classes), classes, relation)
     result: dict[str, Any] = {"relation": relation, "classes": len(classes), "seen": seen if data else None, "class": chosen}
     result |= neighbours(matrix, classes, chosen) | {"statistics": statistics(matrix)}
@@ -98,13 +98,13 @@ def relations_command(
         content = io.BytesIO()
         np.savez_compressed(content, **MatrixRelation(matrix, classes, relation).arrays())  # type: ignore[arg-type]
         write_atomically(out, content.getvalue())
-    if picture:
+    if image:
         from protograph.report.figures import (
             draw_similarities,  # matplotlib takes a third of a second, and most calls do without
         )
 
         where = f" of {data.name}" if data else ""
-        draw_similarities(matrix, titles, seen, picture, f"relation '{relation}'{where}, similar classes side by side")
+        draw_similarities(matrix, titles, seen, image, f"relation '{relation}'{where}, similar classes side by side")
     if as_json:
         show(result, None, as_json)
         return
@@ -112,7 +112,7 @@ def relations_command(
     for table in (senses_table(result.get("senses", [])), neighbours_table(result, titled)):
         if table.row_count:
             show(result, table, as_json)
-    for written in filter(None, (out, picture)):
+    for written in filter(None, (out, image)):
         ShownProgress().say(f"wrote {written}")
 
 
@@ -124,7 +124,7 @@ def open_source(name: str, dataset: Dataset | None, settings: dict[str, Any]) ->
                 raise InputError(f"relation '{name}' of {dataset.name} has no setting '{setting}': leave it out")
         return dataset.relations[name]
     if settings["measure"] not in (None, *get_args(Measure)):
-        raise unknown("measure", settings["measure"], get_args(Measure))
+        raise unknown_name("measure", settings["measure"], get_args(Measure))
     spec = RelationSpec.parse(name, dataset.relations if dataset else ())
     return spec.open(dataset.titles if dataset else None, **settings)
 

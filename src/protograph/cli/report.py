@@ -30,7 +30,7 @@ def report_command(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Write one page of HTML on a run or on all results: tables, pictures, and what is behind them.
+    """Write one page of HTML on a run or on all results: tables, images, and what is behind them.
 
     It needs nothing beside it: no network, no other file. Of a run it shows the measures, the curves, what was taken for what,
     and which relations were behind right and wrong answers; of results the paper's numbers beside ours, the conclusions, the

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.jobs import Engine, Processes, run_each
 from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, Root, find_device, parse_changes
@@ -84,7 +84,7 @@ def reproduce_command(
     others.
     """  # fmt: skip
     if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
+        raise unknown_name("engine", engine, ENGINES)
     if table_only:
         given = {
             "dataset": dataset, "shots": shots, "variant": variant, "table": table, "recipe": recipe, "seeds": seeds,
@@ -112,7 +112,7 @@ def reproduce_command(
         for name in datasets:
             if name in needed or root:  # decoded once, before many need it
                 opened = open_dataset(name, None if find_source(name).built_in else root, progress)
-                grid.check_pictures(ledger, opened)
+                grid.check_images(ledger, opened)
         where = open_engine(engine, jobs, device, progress)
         failures = reproduce(
             grid, ledger, lambda commands, done, failed, after: run_each(commands, where, done, failed, after), progress

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.jobs import JOB, arguments, run_all
 from protograph.cli.options import (
@@ -64,7 +64,7 @@ def train_command(
         ),
     ] = None,
     backbone: Annotated[
-        str | None, typer.Option(help="Network for the pictures. (default: the dataset's own for the recipe)")
+        str | None, typer.Option(help="Network for the images. (default: the dataset's own for the recipe)")
     ] = None,
     out: Annotated[
         Path | None,
@@ -106,7 +106,7 @@ def train_command(
 ) -> None:
     """Train a model and test it.
 
-    Leaves a run folder with the configuration, one line per epoch, the weights, the measures and pictures. The same command
+    Leaves a run folder with the configuration, one line per epoch, the weights, the measures and images. The same command
     goes on where it was interrupted; a finished run prints its result at once.
     """
     if seed and len(seed) > 1:
@@ -179,7 +179,7 @@ def run_training(
     start: Path | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train into a folder, behind the stage before where there is one, and draw its pictures.
+    """Train into a folder, behind the stage before where there is one, and draw its images.
 
     start: where the stage before is, or goes
     changes: to the recipe, which the stage before follows as well
@@ -240,7 +240,7 @@ def _settings(path: Path | None, given: dict[str, Any], changes: list[str] | Non
             del settings["recipe"]
     for name, value in settings.items():
         if name not in SETTINGS:
-            raise unknown(f"setting in {path}", name, SETTINGS)
+            raise unknown_name(f"setting in {path}", name, SETTINGS)
         listed = value if isinstance(value, list) else []
         if type(value) is not SETTINGS[name] or not all(isinstance(each, str) for each in listed):
             wanted = {str: "a string", int: "a whole number", list: "a list of strings"}[SETTINGS[name]]

@@ -1,4 +1,4 @@
-"""Datasets by name: pictures, class splits, and the relation that comes with each."""
+"""Datasets by name: images, class splits, and the relation that comes with each."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.progress import Progress, Silent
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, Pool
@@ -61,13 +61,13 @@ class Source:
 
 
 def _open_letters(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
-    """The letters, which need no root and have no bad pictures."""
+    """The letters, which need no root and have no bad images."""
     from protograph.data.datasets import letters  # matplotlib, which has the typefaces, takes a third of a second to import
 
     return letters.open_letters(progress=progress)
 
 
-# A fifth of miniImageNet's training pictures: they are learned sooner, and learned by heart sooner.
+# A fifth of miniImageNet's training images: they are learned sooner, and learned by heart sooner.
 CUB_FAST: Mapping[str, Any] = {"steps": 130, "rate": 0.8}
 CUB_CHANGES: Mapping[str, Mapping[str, Any]] = {
     "*": {"test_queries": 10},
@@ -79,13 +79,13 @@ CUB_CHANGES: Mapping[str, Mapping[str, Any]] = {
 MINI_CHANGES: Mapping[str, Mapping[str, Any]] = {"strong": {"pretrain": "cosine"}}
 # 128 channels in every block are the other way to read the paper's network; a mirror image helps as much as they do.
 WIDE = {"strong": "conv4-128-mirror"}
-OWN = Source(None, "conv4-64-128", "demo", "pictures handed over from Python")
+OWN = Source(None, "conv4-64-128", "demo", "images handed over from Python")
 DATASETS = {
     "letters": Source(
         _open_letters, "conv4-32", "demo", "Latin, Greek and Cyrillic letters in sixteen typefaces; built in", built_in=True,
     ),
     "mini-imagenet": Source(
-        mini_imagenet.open_mini_imagenet, "conv4-64-128", "paper", "100 classes of ImageNet, 600 pictures each, with WordNet",
+        mini_imagenet.open_mini_imagenet, "conv4-64-128", "paper", "100 classes of ImageNet, 600 images each, with WordNet",
         changes=MINI_CHANGES, backbones=WIDE, verdict=mini_imagenet.verdict,
     ),
     "cub": Source(
@@ -96,7 +96,7 @@ DATASETS = {
         cub.open_cub_stratified, "conv4-64-128", "paper", "the same birds, a quarter of every seen class held out for test",
         changes=CUB_CHANGES, backbones=WIDE, verdict=cub.verdict,
     ),
-    "folder": Source(open_folder, "conv4-64-128", "demo", "own pictures: a folder of class folders"),
+    "folder": Source(open_folder, "conv4-64-128", "demo", "own images: a folder of class folders"),
     "features": Source(open_features, "identity", "demo", "own vectors with labels: a .npz, .safetensors or .parquet file"),
 }  # fmt: skip
 
@@ -104,7 +104,7 @@ DATASETS = {
 def find_source(name: str) -> Source:
     """The dataset source of that name."""
     if name not in DATASETS:
-        raise unknown("dataset", name, DATASETS)
+        raise unknown_name("dataset", name, DATASETS)
     return DATASETS[name]
 
 
@@ -119,7 +119,7 @@ def open_dataset(
 ) -> Dataset:
     """The dataset of that name; `root` is where its files are, by default what PROTOGRAPH_DATA says.
 
-    With `skip_bad` pictures that cannot be read are left out and counted, where going on is safe.
+    With `skip_bad` images that cannot be read are left out and counted, where going on is safe.
     """
     source = find_source(name)
     assert source.open is not None

@@ -1,9 +1,9 @@
-"""How pictures are changed at random in training.
+"""How images are changed at random in training.
 
-What is drawn is apart from what that does to pictures, so that PyTorch's own functions, which are here, and a GPU's kernels
+What is drawn is apart from what that does to images, so that PyTorch's own functions, which are here, and a GPU's kernels
 (`crop.py`) do the same with the same draws.
 
-Shapes: n pictures, C channels, H x W pixels.
+Shapes: n images, C channels, H x W pixels.
 """
 
 import math
@@ -17,16 +17,16 @@ from torch.nn.functional import affine_grid, grid_sample
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes in training, of each picture by itself.
+    """Random changes in training, of each image by itself.
 
     pad:     zero-pad by so many pixels and crop back at random
-    flip:    left-right, every other picture
+    flip:    left-right, every other image
     zoom:    scale by a factor from 1 / zoom to zoom
     stretch: change the ratio of width to height by a factor from 1 / stretch to stretch
     colour:  change saturation, contrast and brightness by up to this share
-    erase:   blot out a square, its side up to this share of the picture's shorter one
+    erase:   blot out a square, its side up to this share of the image's shorter one
 
-    With `zoom` or `stretch` pictures are sampled anew, between their pixels: `pad` is then how far they move at most, by any
+    With `zoom` or `stretch` images are sampled anew, between their pixels: `pad` is then how far they move at most, by any
     part of a pixel, and what lies beyond their edges is their mirror image instead of black.
     """
 
@@ -39,7 +39,7 @@ class Augmentation:
 
     @property
     def warps(self) -> bool:
-        """Whether pictures are sampled anew."""
+        """Whether images are sampled anew."""
         return self.zoom > 1 or self.stretch > 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Draws for `count` pictures of height x width on a device, from a generator that is there."""
+    """Draws for `count` images of height x width on a device, from a generator that is there."""
 
     count: int
     height: int
@@ -60,7 +60,7 @@ class Drawing:
     dtype: torch.dtype = torch.float32
 
     def crops(self, augmentation: Augmentation) -> tuple[Tensor, Tensor]:
-        """By how many pixels [2, n] each picture moves up and to the left, within `pad`; and whether it is flipped [n]."""
+        """By how many pixels [2, n] each image moves up and to the left, within `pad`; and whether it is flipped [n]."""
         pad = augmentation.pad
         offsets = torch.randint(0, 2 * pad + 1, (2, self.count), device=self.device, generator=self.generator) - pad
         if not augmentation.flip:
@@ -68,11 +68,11 @@ class Drawing:
         return offsets, torch.randint(0, 2, (self.count,), device=self.device, generator=self.generator).bool()
 
     def maps(self, augmentation: Augmentation) -> Tensor:
-        r"""For each picture :math:`(a_x, d_x, a_y, d_y)` [n, 4]: what is shown at (x, y) lies at
+        r"""For each image :math:`(a_x, d_x, a_y, d_y)` [n, 4]: what is shown at (x, y) lies at
 
         .. math:: (a_x x + d_x, a_y y + d_y) = (\pm x / (z r) + d_x,\ y r / z + d_y)
 
-        where a picture reaches from -1 to 1. :math:`\log z` is uniform within :math:`\pm\log \mathrm{zoom}`,
+        where an image reaches from -1 to 1. :math:`\log z` is uniform within :math:`\pm\log \mathrm{zoom}`,
         :math:`2 \log r` within :math:`\pm\log \mathrm{stretch}`, so that width and height take half of it each, and
         :math:`d_x, d_y` within `pad` pixels.
         """
@@ -92,7 +92,7 @@ class Drawing:
     def squares(self, augmentation: Augmentation) -> Tensor | None:
         """Half of a square's side, and the row and column of its middle [3, n], in pixels; None where nothing is erased.
 
-        The side is drawn from 0 to the share `erase` of the shorter of H and W, the middle from the whole picture.
+        The side is drawn from 0 to the share `erase` of the shorter of H and W, the middle from the whole image.
         """
         if not augmentation.erase:
             return None
@@ -106,39 +106,39 @@ class Drawing:
         return 2 * drawn - 1
 
 
-def warped(pictures: Tensor, maps: Tensor) -> Tensor:
-    """Pictures [n, C, H, W] sampled anew as `maps` [n, 4] say, mirrored beyond their edges, channels-last.
+def warped(images: Tensor, maps: Tensor) -> Tensor:
+    """Images [n, C, H, W] sampled anew as `maps` [n, 4] say, mirrored beyond their edges, channels-last.
 
-    Sampled bicubically: bilinear sampling blurs the pictures of training, and a network that has learned from blurred ones
+    Sampled bicubically: bilinear sampling blurs the images of training, and a network that has learned from blurred ones
     knows the sharp ones of a test less well.
     """
-    matrices = torch.zeros(len(pictures), 2, 3, device=maps.device, dtype=maps.dtype)
+    matrices = torch.zeros(len(images), 2, 3, device=maps.device, dtype=maps.dtype)
     matrices[:, 0, 0], matrices[:, 0, 2], matrices[:, 1, 1], matrices[:, 1, 2] = maps.unbind(1)
-    grid = affine_grid(matrices, list(pictures.shape), align_corners=False)
-    found = grid_sample(pictures, grid, mode="bicubic", padding_mode="reflection", align_corners=False)
+    grid = affine_grid(matrices, list(images.shape), align_corners=False)
+    found = grid_sample(images, grid, mode="bicubic", padding_mode="reflection", align_corners=False)
     return found.contiguous(memory_format=torch.channels_last)
 
 
-def recoloured(pictures: Tensor, colours: Tensor) -> Tensor:
-    r"""Normalised pictures x [n, C, H, W] as :math:`(1 + k) (\bar x + (1 + s) (x - \bar x)) + b`.
+def recoloured(images: Tensor, colours: Tensor) -> Tensor:
+    r"""Normalised images x [n, C, H, W] as :math:`(1 + k) (\bar x + (1 + s) (x - \bar x)) + b`.
 
-    Saturation s, contrast k and brightness b are `colours` [3, n]; :math:`\bar x` is the mean of channels. A picture of one
+    Saturation s, contrast k and brightness b are `colours` [3, n]; :math:`\bar x` is the mean of channels. An image of one
     channel is its own mean, and has no saturation to change.
     """
     saturation, contrast, brightness = colours[:, :, None, None, None]
-    grey = pictures.mean(1, keepdim=True)
-    return torch.lerp(grey, pictures, 1 + saturation).mul_(1 + contrast).add_(brightness)
+    grey = images.mean(1, keepdim=True)
+    return torch.lerp(grey, images, 1 + saturation).mul_(1 + contrast).add_(brightness)
 
 
-def erased(pictures: Tensor, squares: Tensor) -> Tensor:
-    """Normalised pictures [n, C, H, W], in each the square of `squares` [3, n] set to zero, which is the mean of all pictures.
+def erased(images: Tensor, squares: Tensor) -> Tensor:
+    """Normalised images [n, C, H, W], in each the square of `squares` [3, n] set to zero, which is the mean of all images.
 
     What would lie beyond the edges is cut off.
     """
     half, row, column = squares[:, :, None]
     rows, columns = (
-        (torch.arange(size, device=pictures.device) + 0.5 - middle).abs() < half
-        for size, middle in zip(pictures.shape[2:], (row, column), strict=True)
+        (torch.arange(size, device=images.device) + 0.5 - middle).abs() < half
+        for size, middle in zip(images.shape[2:], (row, column), strict=True)
     )
     hidden: Tensor = (rows[:, :, None] & columns[:, None, :])[:, None]
-    return pictures * ~hidden  # `masked_fill` would not keep channels last
+    return images * ~hidden  # `masked_fill` would not keep channels last

@@ -12,18 +12,18 @@ from protograph.relations import AttributeRelation, EdgeRelation, EmbeddingRelat
 class Findings:
     """The facts about a dataset that a user should know before training on it.
 
-    parts:      part -> classes, pictures, fewest and most pictures of a class
+    parts:      part -> classes, images, fewest and most images of a class
     sizes:      smallest and largest width and height before resizing
-    duplicates: groups of pictures with identical contents
-    crossing:   those groups of which the pictures serve for different parts
+    duplicates: groups of images with identical contents
+    crossing:   those groups of which the images serve for different parts
     """
 
     dataset: str
     fingerprint: str
     classes: int
-    pictures: int
+    images: int
     parts: dict[str, dict[str, int]]
-    picture_shape: tuple[int, ...]
+    image_shape: tuple[int, ...]
     sizes: dict[str, tuple[int, int]] | None
     greyscale: int
     unreadable: dict[str, str]
@@ -45,31 +45,31 @@ def check(dataset: Dataset) -> Findings:
         counts = pool.counts
         parts[part] = {
             "classes": len(pool),
-            "pictures": int(counts.sum()),
+            "images": int(counts.sum()),
             "fewest": int(counts.min()) if len(pool) else 0,
             "most": int(counts.max()) if len(pool) else 0,
         }
-        for row in pool.all_pictures().tolist():
-            assert row not in part_of, f"picture {row} is in {part_of.get(row)} and in {part}"
+        for row in pool.all_images().tolist():
+            assert row not in part_of, f"image {row} is in {part_of.get(row)} and in {part}"
             part_of[row] = part
-    pictures = dataset.pictures
-    groups = pictures.duplicates() if pictures else []
-    names = pictures.names if pictures else []
+    images = dataset.images
+    groups = images.duplicates() if images else []
+    names = images.names if images else []
     sizes = None
-    if pictures is not None and (pictures.sizes[:, 0] > 0).any():
-        read = pictures.sizes[pictures.sizes[:, 0] > 0]
+    if images is not None and (images.sizes[:, 0] > 0).any():
+        read = images.sizes[images.sizes[:, 0] > 0]
         sizes = {label: (int(read[:, axis].min()), int(read[:, axis].max())) for axis, label in enumerate(("width", "height"))}
     crossing = [rows for rows in groups if len({part_of.get(row) for row in rows}) > 1]
     return Findings(
         dataset=dataset.name,
         fingerprint=dataset.fingerprint,
         classes=len(dataset.classes),
-        pictures=len(dataset.store),
+        images=len(dataset.store),
         parts=parts,
-        picture_shape=tuple(dataset.store.picture_shape),
+        image_shape=tuple(dataset.store.image_shape),
         sizes=sizes,
-        greyscale=int(pictures.grey.sum()) if pictures else 0,
-        unreadable={names[row]: error for row, error in pictures.errors.items()} if pictures else {},
+        greyscale=int(images.grey.sum()) if images else 0,
+        unreadable={names[row]: error for row, error in images.errors.items()} if images else {},
         duplicates=[[names[row] for row in rows] for rows in groups],
         crossing=[[f"{names[row]} ({part_of.get(row, 'unused')})" for row in rows] for rows in crossing],
         relations={name: _described(relation) for name, relation in dataset.relations.items()},

@@ -1,4 +1,4 @@
-"""A dataset: pictures, classes, and who may see what.
+"""A dataset: images, classes, and who may see what.
 
 Class ids are ordered: the S seen classes first, then the novel classes for validation, then those for test. So the id of a
 seen class is also its row in the learned prototypes, and every similarity matrix is indexed by class id.
@@ -16,7 +16,7 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
-from protograph.data.reading import Pictures
+from protograph.data.reading import Images
 from protograph.data.splits import PARTS, Split
 from protograph.data.store import Store
 from protograph.relations import Relation
@@ -24,24 +24,24 @@ from protograph.relations import Relation
 
 @dataclass(frozen=True)
 class Pool:
-    """Classes with the pictures that may be drawn of each.
+    """Classes with the images that may be drawn of each.
 
     classes:  [C] class ids
-    pictures: [C, M] picture indices, padded with -1 behind the last
-    counts:   [C] pictures of each class
+    images: [C, M] image indices, padded with -1 behind the last
+    counts:   [C] images of each class
     """
 
     classes: Tensor
-    pictures: Tensor
+    images: Tensor
     counts: Tensor
 
     @classmethod
     def of(cls, members: dict[int, list[int]]) -> "Pool":
-        """From a class id -> picture indices mapping."""
-        counts = torch.tensor([len(pictures) for pictures in members.values()])
+        """From a class id -> image indices mapping."""
+        counts = torch.tensor([len(images) for images in members.values()])
         rows = torch.full((len(members), max(1, int(counts.max())) if len(members) else 1), -1)
-        for row, pictures in zip(rows, members.values(), strict=True):
-            row[: len(pictures)] = torch.tensor(pictures)
+        for row, images in zip(rows, members.values(), strict=True):
+            row[: len(images)] = torch.tensor(images)
         return cls(torch.tensor(list(members), dtype=torch.long), rows, counts)
 
     def __len__(self) -> int:
@@ -49,28 +49,28 @@ class Pool:
 
     def to(self, device: torch.device) -> "Pool":
         """The same pool with its tensors on a device."""
-        return Pool(self.classes.to(device), self.pictures.to(device), self.counts.to(device))
+        return Pool(self.classes.to(device), self.images.to(device), self.counts.to(device))
 
     def by_class(self) -> list[Tensor]:
-        """The picture indices of each class."""
-        return [pictures[:count] for pictures, count in zip(self.pictures, self.counts.tolist(), strict=True)]
+        """The image indices of each class."""
+        return [images[:count] for images, count in zip(self.images, self.counts.tolist(), strict=True)]
 
-    def all_pictures(self) -> Tensor:
-        """Every picture index of the pool, ascending."""
-        return self.pictures[self.pictures >= 0].sort().values
+    def all_images(self) -> Tensor:
+        """Every image index of the pool, ascending."""
+        return self.images[self.images >= 0].sort().values
 
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """Pictures with their class split.
+    """Images with their class split.
 
-    train:                            training pictures of the seen classes
-    seen_validation, seen_test:       held-out pictures of the same classes
-    novel_validation, novel_test:     all pictures of classes that training never meets
+    train:                            training images of the seen classes
+    seen_validation, seen_test:       held-out images of the same classes
+    novel_validation, novel_test:     all images of classes that training never meets
     relations:                        side information by name
     default_relations:                those of them that are used where none is named; by default all
     titles:                           class names as a person would write them, where they differ
-    pictures:                         the files behind the store, where there are some
+    images:                         the files behind the store, where there are some
     """
 
     name: str
@@ -85,7 +85,7 @@ class Dataset:
     relations: dict[str, Relation]
     fingerprint: str
     titles: Mapping[str, str] = field(default_factory=dict)
-    pictures: Pictures | None = None
+    images: Images | None = None
     default_relations: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         classes = f"{self.seen} seen and {len(self.novel_validation)} + {len(self.novel_test)} novel classes"
-        return f"Dataset({self.name}: {len(self.store)} pictures, {classes}, relations {list(self.relations)})"
+        return f"Dataset({self.name}: {len(self.store)} images, {classes}, relations {list(self.relations)})"
 
     @property
     def seen(self) -> int:
@@ -127,55 +127,53 @@ def pools(split: Split) -> dict[str, Any]:
 def assemble(
     name: str,
     split: Split,
-    pictures: Pictures,
+    images: Images,
     augmentation: Augmentation,
     relations: dict[str, Relation],
     titles: Mapping[str, str] | None = None,
     default_relations: tuple[str, ...] | None = None,
 ) -> Dataset:
-    """A dataset of pictures that were read and split.
+    """A dataset of images that were read and split.
 
-    Its fingerprint stands for the contents of every picture and what each is used for, wherever they lie.
+    Its fingerprint stands for the contents of every image and what each is used for, wherever they lie.
     """
-    digests = pictures.digests.tolist()
+    digests = images.digests.tolist()
     used = [[[own, [digests[row].decode() for row in rows]] for own, rows in getattr(split, part).items()] for part in PARTS]
-    shape = list(pictures.store.picture_shape)
+    shape = list(images.store.image_shape)
     return Dataset(
         name=name,
         classes=split.classes,
-        store=pictures.store,
+        store=images.store,
         **pools(split),
         augmentation=augmentation,
         relations=relations,
         fingerprint=hashlib.sha256(json.dumps([shape, used]).encode()).hexdigest()[:16],
         titles=titles or {},
-        pictures=pictures,
+        images=images,
         default_relations=default_relations,
     )
 
 
-def report_bad(pictures: Pictures, skip_bad: bool, progress: Progress) -> None:
-    """Say how many pictures could not be read, or complain if they may not be left out."""
-    if not pictures.errors:
+def report_bad(images: Images, skip_bad: bool, progress: Progress) -> None:
+    """Say how many images could not be read, or complain if they may not be left out."""
+    if not images.errors:
         return
-    row, error = next(iter(pictures.errors.items()))
-    count = len(pictures.errors)
+    row, error = next(iter(images.errors.items()))
+    count = len(images.errors)
     if not skip_bad:
         more = f" and {count - 1} more" if count > 1 else ""
         raise InputError(
-            f"picture {pictures.names[row]}{more} cannot be read ({error}): repair or remove it, or go on with --skip-bad"
+            f"image {images.names[row]}{more} cannot be read ({error}): repair or remove it, or go on with --skip-bad"
         )
-    progress.say(
-        f"left out {count} of {len(pictures.names)} pictures that cannot be read, such as {pictures.names[row]} ({error})"
-    )
+    progress.say(f"left out {count} of {len(images.names)} images that cannot be read, such as {images.names[row]} ({error})")
 
 
-def without_bad(split: Split, pictures: Pictures, skip_bad: bool, progress: Progress) -> Split:
-    """The split without the pictures that could not be read, if those may be left out; every class keeps some for each part."""
-    report_bad(pictures, skip_bad, progress)
-    left = split.without(set(pictures.errors))
+def without_bad(split: Split, images: Images, skip_bad: bool, progress: Progress) -> Split:
+    """The split without the images that could not be read, if those may be left out; every class keeps some for each part."""
+    report_bad(images, skip_bad, progress)
+    left = split.without(set(images.errors))
     for part in PARTS:
         for own, rows in getattr(left, part).items():
             if not rows:
-                raise InputError(f"class '{own}' has no picture for {part.replace('_', ' ')}: give it more")
+                raise InputError(f"class '{own}' has no image for {part.replace('_', ' ')}: give it more")
     return left

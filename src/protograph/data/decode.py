@@ -1,4 +1,4 @@
-"""Picture files -> uint8 pixels, as a worker process of its own.
+"""Image files -> uint8 pixels, as a worker process of its own.
 
 Run as a script, so that a worker starts in a blink: it imports what decoding needs and nothing else of the package. Each line
 on its standard input is a job, [target, first row, size, [file, ...]]; it writes the pixels of every file into the array
@@ -18,62 +18,62 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000")  # no others: some start programs to be decoded
-MAX_PIXELS = 64_000_000  # a larger picture is a mistake or an attack; a photograph has a third of it
+MAX_PIXELS = 64_000_000  # a larger image is a mistake or an attack; a photograph has a third of it
 
 
 def decode(content: bytes, size: int) -> tuple[NDArray[np.uint8], int, int, bool]:
-    """The whole picture in RGB, resized to [3, size, size]; its width and height, and whether it is greyscale.
+    """The whole image in RGB, resized to [3, size, size]; its width and height, and whether it is greyscale.
 
     Turned upright where the camera says so; what is transparent becomes white.
     """
-    with open_picture(content) as picture:
-        width, height = picture.size
-        picture.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction, never below twice the size
-        rgb = np.frombuffer(to_rgb(picture, size).tobytes(), np.uint8).reshape(size, size, 3)
-        return rgb.transpose(2, 0, 1), width, height, is_grey(picture)
+    with open_image(content) as image:
+        width, height = image.size
+        image.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction, never below twice the size
+        rgb = np.frombuffer(to_rgb(image, size).tobytes(), np.uint8).reshape(size, size, 3)
+        return rgb.transpose(2, 0, 1), width, height, is_grey(image)
 
 
-def open_picture(content: bytes) -> Image.Image:
-    """A file's contents as a picture whose pixels are not decoded yet; too large a one is refused before they are."""
-    picture = Image.open(io.BytesIO(content), formats=FORMATS)
-    check_pixels(picture)
-    return picture
+def open_image(content: bytes) -> Image.Image:
+    """A file's contents as an image whose pixels are not decoded yet; too large a one is refused before they are."""
+    image = Image.open(io.BytesIO(content), formats=FORMATS)
+    check_pixels(image)
+    return image
 
 
-def check_pixels(picture: Image.Image) -> None:
-    """Refuse a picture with too many pixels."""
-    if picture.width * picture.height > MAX_PIXELS:
-        raise ValueError(f"{picture.width} x {picture.height} pixels are more than {MAX_PIXELS // 10**6} million")
+def check_pixels(image: Image.Image) -> None:
+    """Refuse an image with too many pixels."""
+    if image.width * image.height > MAX_PIXELS:
+        raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS // 10**6} million")
 
 
-def to_rgb(picture: Image.Image, size: int) -> Image.Image:
-    """Any picture as RGB of size x size."""
-    picture = upright_rgb(picture)
-    return picture if picture.size == (size, size) else picture.resize((size, size), Image.Resampling.BILINEAR)
+def to_rgb(image: Image.Image, size: int) -> Image.Image:
+    """Any image as RGB of size x size."""
+    image = upright_rgb(image)
+    return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR)
 
 
-def upright_rgb(picture: Image.Image) -> Image.Image:
-    """Any picture as RGB: turned upright where the camera says so, transparent parts white, of 16 bits the upper eight.
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Any image as RGB: turned upright where the camera says so, transparent parts white, of 16 bits the upper eight.
 
     Of fractions, as some programs save greyscale, 1 is white where none is larger, and 255 otherwise.
     """
-    if "exif" in picture.info:
-        picture = ImageOps.exif_transpose(picture)
-    if picture.mode.startswith("I;16") or picture.mode == "I":
-        picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
-    if picture.mode == "F":
-        values = np.nan_to_num(np.asarray(picture))
-        picture = Image.fromarray((values * (255 if values.max() <= 1 else 1)).clip(0, 255).astype(np.uint8))
-    if "A" in picture.mode or "transparency" in picture.info:
-        picture = picture.convert("RGBA")
-        white = Image.new("RGBA", picture.size, "white")
-        picture = Image.alpha_composite(white, picture)
-    return picture.convert("RGB")
+    if "exif" in image.info:
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16") or image.mode == "I":
+        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    if image.mode == "F":
+        values = np.nan_to_num(np.asarray(image))
+        image = Image.fromarray((values * (255 if values.max() <= 1 else 1)).clip(0, 255).astype(np.uint8))
+    if "A" in image.mode or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert("RGB")
 
 
-def is_grey(picture: Image.Image) -> bool:
-    """Whether a picture has no colours to begin with."""
-    return picture.mode in ("1", "L", "LA", "I", "F") or picture.mode.startswith("I;16")
+def is_grey(image: Image.Image) -> bool:
+    """Whether an image has no colours to begin with."""
+    return image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
 
 
 def work(target: str, first: int, size: int, files: list[str]) -> list[list[Any]]:
@@ -88,7 +88,7 @@ def work(target: str, first: int, size: int, files: list[str]) -> list[list[Any]
             answers.append([None, width, height, grey, hashlib.sha256(content).hexdigest()])
         except UnidentifiedImageError:
             answers.append([f"not one of {', '.join(FORMATS)}", 0, 0, False, ""])
-        except Exception as error:  # a damaged picture can raise anything
+        except Exception as error:  # a damaged image can raise anything
             answers.append([" ".join(str(error).split()) or type(error).__name__, 0, 0, False, ""])
     begin = np.lib.format.open_memmap(target, mode="r").offset
     with open(target, "r+b") as whole:  # noqa: PTH123 - written at once: through the map, every page would fault

@@ -1,6 +1,6 @@
-"""Picture files -> an ImageStore: decoded once by every core, kept in the cache, mapped from there.
+"""Image files -> an ImageStore: decoded once by every core, kept in the cache, mapped from there.
 
-P pictures.
+P images.
 """
 
 import csv
@@ -36,8 +36,8 @@ CHUNK = 128  # files of a worker's job
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Pictures as they were read: pixels, and what was seen on the way.
+class Images:
+    """Images as they were read: pixels, and what was seen on the way.
 
     names:   [P] where each came from
     digests: [P] sha256 of each file, or of its pixels where several share a file
@@ -62,14 +62,14 @@ class Pictures:
         return [rows for rows in groups.values() if len(rows) > 1]
 
 
-def read_pictures(root: Path, names: Sequence[str], size: int, normalisation: Normalisation, progress: Progress) -> Pictures:
-    """The picture files of these names under `root`, from the cache if none of them has changed since.
+def read_images(root: Path, names: Sequence[str], size: int, normalisation: Normalisation, progress: Progress) -> Images:
+    """The image files of these names under `root`, from the cache if none of them has changed since.
 
     A file counts as unchanged while its name, size and times of change, of contents and of rights, are the same.
     """
     base = os.fspath(root.resolve())
     files = [f"{base}{os.sep}{name}" for name in names]
-    return open_pictures(
+    return open_images(
         _key([base, size, list(names), [_stamp(file) for file in files]]),
         names,
         normalisation,
@@ -79,8 +79,8 @@ def read_pictures(root: Path, names: Sequence[str], size: int, normalisation: No
 
 def read_arrays(
     sources: Sequence[Path], load: Callable[[], tuple[list[str], Iterator[NDArray[np.uint8]]]], normalisation: Normalisation
-) -> Pictures:
-    """Pictures that lie in a few large files: `load` answers their names and the pictures [n, H, W, 3] in portions."""
+) -> Images:
+    """Images that lie in a few large files: `load` answers their names and the images [n, H, W, 3] in portions."""
 
     def build(folder: Path) -> None:
         names, portions = load()
@@ -92,21 +92,19 @@ def read_arrays(
                 shape = (len(names), 3, *portion.shape[1:3])
                 pixels = np.lib.format.open_memmap(folder / "pixels.npy", "w+", np.uint8, shape)
             pixels[row : row + len(portion)] = portion.transpose(0, 3, 1, 2)
-            digests += [hashlib.sha256(np.ascontiguousarray(picture).data).hexdigest() for picture in portion]
+            digests += [hashlib.sha256(np.ascontiguousarray(image).data).hexdigest() for image in portion]
             row += len(portion)
         assert pixels is not None
         sizes = np.full((len(names), 2), pixels.shape[2:][::-1], np.int32)
         _write(folder, digests, sizes, np.zeros(len(names), bool), {})
         (folder / "names.json").write_text(json.dumps(names), encoding="utf-8")
 
-    return open_pictures(_key(_stamps(sources)), None, normalisation, build)
+    return open_images(_key(_stamps(sources)), None, normalisation, build)
 
 
-def open_pictures(
-    key: str, names: Sequence[str] | None, normalisation: Normalisation, build: Callable[[Path], None]
-) -> Pictures:
-    """The pictures cached under `key`; `build` makes them if they are not there, or not whole any more."""
-    folder = cache_folder() / f"pictures-{key}"
+def open_images(key: str, names: Sequence[str] | None, normalisation: Normalisation, build: Callable[[Path], None]) -> Images:
+    """The images cached under `key`; `build` makes them if they are not there, or not whole any more."""
+    folder = cache_folder() / f"images-{key}"
     if folder.is_dir():
         try:
             return _open(folder, names, normalisation)
@@ -116,17 +114,17 @@ def open_pictures(
     return _open(folder, names, normalisation)
 
 
-def _open(folder: Path, names: Sequence[str] | None, normalisation: Normalisation) -> Pictures:
+def _open(folder: Path, names: Sequence[str] | None, normalisation: Normalisation) -> Images:
     if names is None:
         names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
     with np.load(folder / "read.npz") as read:
         digests, sizes, grey = read["digests"], read["sizes"], read["grey"]
     errors = {int(row): error for row, error in json.loads((folder / "errors.json").read_text(encoding="utf-8")).items()}
-    return Pictures(ImageStore.open(folder / "pixels.npy", normalisation), names, digests, sizes, grey, errors)
+    return Images(ImageStore.open(folder / "pixels.npy", normalisation), names, digests, sizes, grey, errors)
 
 
 def find_names(folder: Path) -> list[str]:
-    """Names of the picture files directly in a folder, in order."""
+    """Names of the image files directly in a folder, in order."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries]
     return sorted(name for name in names if name[name.rfind(".") :].lower() in SUFFIXES and not name.startswith("."))
@@ -208,7 +206,7 @@ def _stamps(files: Sequence[Path]) -> list[tuple[str, tuple[int, ...]]]:
 def _stamp(file: str) -> tuple[int, ...]:
     """Size and times of change; a file that is not there gets a stamp, too, and is named when it is read."""
     try:
-        found = os.stat(file)  # noqa: PTH116 - called for every picture at every start
+        found = os.stat(file)  # noqa: PTH116 - called for every image at every start
     except OSError:
         return ()
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
@@ -241,7 +239,7 @@ def _decode(files: Sequence[str], size: int, folder: Path, progress: Progress) -
         workers = [stack.enter_context(_worker()) for _ in range(count)]
         threads = stack.enter_context(ThreadPoolExecutor(count, initializer=lambda: setattr(own, "worker", workers.pop())))
         stack.callback(threads.shutdown, cancel_futures=True)  # after a mistake or Ctrl-C, do not finish first
-        advance = stack.enter_context(progress.task("read pictures", len(files), "pictures"))
+        advance = stack.enter_context(progress.task("read images", len(files), "images"))
         for job in as_completed([threads.submit(run, start) for start in starts]):
             start, answers = job.result()
             for row, (error, width, height, is_grey, digest) in enumerate(answers, start):

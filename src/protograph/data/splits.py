@@ -8,23 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 
 T = TypeVar("T")
 
 PARTS = ("train", "seen_validation", "seen_test", "novel_validation", "novel_test")
 KINDS = ("seen", "novel-validation", "novel-test")  # what a class can be
 NOVEL_VALIDATION, NOVEL_TEST = 0.16, 0.20  # of the classes, as in miniImageNet
-SEEN_VALIDATION, SEEN_TEST = 0.10, 0.20  # of the pictures of a seen class
-FEWEST_PICTURES = 6  # of a class; fewer cannot be divided
-AMPLE = 20  # pictures with which a class can be novel: five shots and fifteen queries
+SEEN_VALIDATION, SEEN_TEST = 0.10, 0.20  # of the images of a seen class
+FEWEST_IMAGES = 6  # of a class; fewer cannot be divided
+AMPLE = 20  # images with which a class can be novel: five shots and fifteen queries
 
 Rows = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Pictures by class for each part; the classes of the first three are the same, those of the others their own."""
+    """Images by class for each part; the classes of the first three are the same, those of the others their own."""
 
     train: Rows
     seen_validation: Rows
@@ -41,12 +41,12 @@ class Split:
         """In one line."""
         seen = [sum(map(len, getattr(self, part).values())) for part in PARTS[:3]]
         return (
-            f"{len(self.train)} seen classes ({seen[0]} pictures for training, {seen[1]} for validation, {seen[2]} for test), "
+            f"{len(self.train)} seen classes ({seen[0]} images for training, {seen[1]} for validation, {seen[2]} for test), "
             f"{len(self.novel_validation)} novel classes for validation, {len(self.novel_test)} for test"
         )
 
     def without(self, rows: set[int]) -> "Split":
-        """The same split with these pictures left out."""
+        """The same split with these images left out."""
         if not rows:
             return self
         return Split(
@@ -67,7 +67,7 @@ def drawn(things: Sequence[T], count: int, seed: int, *scope: object) -> list[T]
 def hold_out(
     rows: Sequence[int], name: str, validation: int, test: int, seed: int = 0
 ) -> tuple[list[int], list[int], list[int]]:
-    """Pictures of the seen class `name` for training, validation and test: so many for the latter two, all others to train."""
+    """Images of the seen class `name` for training, validation and test: so many for the latter two, all others to train."""
     held = drawn(rows, test, seed, name, "test")
     rest = _others(rows, held)
     validated = drawn(rest, validation, seed, name, "validation")
@@ -82,7 +82,7 @@ def _others(rows: Sequence[int], taken: Sequence[int]) -> list[int]:
 def split_seen(
     members: Rows, validation: float = SEEN_VALIDATION, test: float = SEEN_TEST, seed: int = 0
 ) -> tuple[Rows, Rows, Rows]:
-    """Divide the pictures of every seen class by shares; at least one for each part."""
+    """Divide the images of every seen class by shares; at least one for each part."""
     train: dict[str, list[int]] = {}
     validated: dict[str, list[int]] = {}
     tested: dict[str, list[int]] = {}
@@ -95,32 +95,32 @@ def split_seen(
 def check_sizes(members: Rows, what: str, source: str = "") -> None:
     """Complain of a class of `source` that has too few of `what` to be divided."""
     for name, rows in members.items():
-        if len(rows) < FEWEST_PICTURES:
+        if len(rows) < FEWEST_IMAGES:
             where = f" of {source}" if source else ""
-            raise InputError(f"class '{name}'{where} has {len(rows)} {what}: give every class at least {FEWEST_PICTURES}")
+            raise InputError(f"class '{name}'{where} has {len(rows)} {what}: give every class at least {FEWEST_IMAGES}")
 
 
 def check_assigned(assigned: Mapping[str, str], names: Iterable[str], source: str) -> None:
     """Complain of an assignment by `source` that is not one of all these classes to all kinds."""
     for name, kind in assigned.items():
         if kind not in KINDS:
-            raise unknown(f"split of class '{name}' in {source}", kind, KINDS)
+            raise unknown_name(f"split of class '{name}' in {source}", kind, KINDS)
     for name in names:
         if name not in assigned:
             raise InputError(f"{source} does not say what class '{name}' is: give it to one of {', '.join(KINDS)}")
     if absent := assigned.keys() - set(names):
-        raise InputError(f"{source} names class '{min(absent)}', of which there are no pictures: leave it out")
+        raise InputError(f"{source} names class '{min(absent)}', of which there are no images: leave it out")
     for kind in KINDS:
         if kind not in assigned.values():
             raise InputError(f"{source} has no class for '{kind}': give each of {', '.join(KINDS)} some")
 
 
 def split_freely(members: Rows, assigned: Mapping[str, str] | None = None, seed: int = 0) -> Split:
-    """Divide classes nobody has divided yet, and the pictures of the seen ones.
+    """Divide classes nobody has divided yet, and the images of the seen ones.
 
     Of all classes 20 % become novel for test and 16 % novel for validation (at least five each where there are twenty
-    classes), drawn among those with at least twenty pictures, or, where these are too few, among the largest; the others are
-    seen and hold out 20 % of their pictures for test and 10 % for validation. `assigned` settles the classes instead: name ->
+    classes), drawn among those with at least twenty images, or, where these are too few, among the largest; the others are
+    seen and hold out 20 % of their images for test and 10 % for validation. `assigned` settles the classes instead: name ->
     seen, novel-validation or novel-test.
     """
     if assigned is None:

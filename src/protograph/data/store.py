@@ -1,6 +1,6 @@
-"""All pictures of a dataset as one uint8 tensor, or all features of one, indexed by picture.
+"""All images of a dataset as one uint8 tensor, or all features of one, indexed by image.
 
-Shapes: P pictures, C channels, H x W pixels, D features.
+Shapes: P images, C channels, H x W pixels, D features.
 """
 
 import os
@@ -31,23 +31,23 @@ class Store(Protocol):
     def __len__(self) -> int: ...
 
     @property
-    def picture_shape(self) -> tuple[int, ...]:
-        """Shape of one picture: C, H, W, or D."""
+    def image_shape(self) -> tuple[int, ...]:
+        """Shape of one image: C, H, W, or D."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where gathered pictures come to lie."""
+        """Where gathered images come to lie."""
         ...
 
     def to(self, device: torch.device) -> "Store":
-        """The same pictures for use on a device."""
+        """The same images for use on a device."""
         ...
 
     def gather(
         self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Network input [n, ...] of the pictures `indices` [n]."""
+        """Network input [n, ...] of the images `indices` [n]."""
         ...
 
 
@@ -61,20 +61,20 @@ def asked_for_plain() -> bool:
     return os.environ.get("PROTOGRAPH_PLAIN", "0") not in ("", "0")
 
 
-ROOM = 0.8  # share of a device's free memory that pictures may take
+ROOM = 0.8  # share of a device's free memory that images may take
 PLAIN = asked_for_plain()
 TRITON = has_triton() and not PLAIN
 
 
 class ImageStore:
-    """Pictures [P, C, H, W] as uint8, gathered by index and made into network input on a device.
+    """Images [P, C, H, W] as uint8, gathered by index and made into network input on a device.
 
     The pixels lie on that device, or, where they do not fit, stay where they are and are fetched as they are gathered.
     """
 
     def __init__(self, pixels: Tensor, normalisation: Normalisation, device: torch.device | None = None) -> None:
         if pixels.dtype != torch.uint8 or pixels.ndim != 4:
-            raise ValueError(f"pictures must be uint8 [P, C, H, W], not {pixels.dtype} {tuple(pixels.shape)}")
+            raise ValueError(f"images must be uint8 [P, C, H, W], not {pixels.dtype} {tuple(pixels.shape)}")
         if len(normalisation.mean) != pixels.shape[1] or len(normalisation.std) != pixels.shape[1]:
             raise ValueError(f"{pixels.shape[1]} channels need as many means and stds, not {normalisation}")
         self.pixels = pixels.contiguous()  # which the GPU's kernel takes for granted
@@ -87,33 +87,33 @@ class ImageStore:
 
     @classmethod
     def open(cls, path: Path, normalisation: Normalisation) -> "ImageStore":
-        """Map a stored array of pictures into memory; pages are read when touched."""
+        """Map a stored array of images into memory; pages are read when touched."""
         return cls(torch.from_numpy(np.load(path, mmap_mode="c")), normalisation)
 
     def __len__(self) -> int:
         return self.pixels.shape[0]
 
     @property
-    def picture_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of every picture."""
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
         _, channels, height, width = self.pixels.shape
         return channels, height, width
 
     def to(self, device: torch.device) -> "ImageStore":
-        """The same pictures for use on a device: resident there if they fit, otherwise fetched from where they are."""
+        """The same images for use on a device: resident there if they fit, otherwise fetched from where they are."""
         fits = device.type != "cuda" or self.pixels.nbytes < ROOM * torch.cuda.mem_get_info(device)[0]
         return ImageStore(self.pixels.to(device) if fits else self.pixels, self.normalisation, device)
 
     def gather(
         self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Pictures [n, C, H, W] of `indices` [n] as normalised floats.
+        """Images [n, C, H, W] of `indices` [n] as normalised floats.
 
         With an `augmentation`, each is changed at random from `generator`.
         """
         if augmentation is None or augmentation == Augmentation():
             return self._normalised(self._pick(indices))
-        _, height, width = self.picture_shape
+        _, height, width = self.image_shape
         drawing = Drawing(len(indices), height, width, self.device, generator)
         if augmentation.warps and self.pixels.is_cuda and TRITON:
             from protograph.kernels.crop import warp
@@ -121,15 +121,15 @@ class ImageStore:
             drawn = drawing.maps(augmentation), drawing.colours(augmentation), drawing.squares(augmentation)
             return warp(self.pixels, indices, *drawn, self._scale.flatten(), self._shift.flatten())
         if augmentation.warps:
-            pictures = warped(self._normalised(self._pick(indices)), drawing.maps(augmentation))
+            images = warped(self._normalised(self._pick(indices)), drawing.maps(augmentation))
         else:
-            pictures = self._moved(indices, *drawing.crops(augmentation))
+            images = self._moved(indices, *drawing.crops(augmentation))
         colours, squares = drawing.colours(augmentation), drawing.squares(augmentation)
-        pictures = pictures if colours is None else recoloured(pictures, colours)
-        return pictures if squares is None else erased(pictures, squares)
+        images = images if colours is None else recoloured(images, colours)
+        return images if squares is None else erased(images, squares)
 
     def _moved(self, indices: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
-        """Pictures [n, C, H, W], cropped and flipped, as normalised floats."""
+        """Images [n, C, H, W], cropped and flipped, as normalised floats."""
         if self.pixels.is_cuda and TRITON:
             from protograph.kernels.crop import crop
 
@@ -141,12 +141,12 @@ class ImageStore:
         return floats.mul_(self._scale).add_(self._shift)
 
     def _cropped(self, indices: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
-        """Crop and flip as index arithmetic: one gather, no loop over pictures.
+        """Crop and flip as index arithmetic: one gather, no loop over images.
 
-        The padding is black in pixels, as if the picture had been padded before it was normalised.
+        The padding is black in pixels, as if the image had been padded before it was normalised.
         """
         count, device = len(indices), self.device
-        channels, height, width = self.picture_shape
+        channels, height, width = self.image_shape
         rows = torch.arange(height, device=device) + offsets[0][:, None]  # [n, H]
         columns = torch.arange(width, device=device).expand(count, -1)
         columns = torch.where(flips[:, None], columns.flip(1), columns) + offsets[1][:, None]  # [n, W]
@@ -161,9 +161,9 @@ class ImageStore:
 
 
 class FeatureStore:
-    """Features [P, D] computed elsewhere, in place of pictures.
+    """Features [P, D] computed elsewhere, in place of images.
 
-    copies: features [P, R, D] of each picture changed at random R times, from which training takes one at random
+    copies: features [P, R, D] of each image changed at random R times, from which training takes one at random
     """
 
     def __init__(self, features: Tensor, copies: Tensor | None = None) -> None:
@@ -182,8 +182,8 @@ class FeatureStore:
         return self.features.device
 
     @property
-    def picture_shape(self) -> tuple[int, ...]:
-        """D, the shape of what takes a picture's place."""
+    def image_shape(self) -> tuple[int, ...]:
+        """D, the shape of what takes an image's place."""
         return (self.features.shape[1],)
 
     def to(self, device: torch.device) -> "FeatureStore":

@@ -1,4 +1,4 @@
-"""Pictures -> features: what a classifier on pictures stands on."""
+"""Images -> features: what a classifier on images stands on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.data.augmentation import Augmentation
-from protograph.encoders.encoder import PictureEncoder
+from protograph.encoders.encoder import ImageEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.encoders.pretrained import open_timm, open_transformers
 from protograph.encoders.shipped import backbone_encoder, build_encoder, open_shipped, pack_backbone
 
-__all__ = ["NAMES", "PictureEncoder", "Preparation", "backbone_encoder", "open_encoder", "pack_backbone"]
+__all__ = ["NAMES", "ImageEncoder", "Preparation", "backbone_encoder", "open_encoder", "pack_backbone"]
 
 NAMES = "conv4 (ships with the package), timm:NAME, timm:NAME@FILE, transformers:NAME or transformers:FOLDER"
 
 
 def open_encoder(
     named: str | Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None, device: torch.device | None = None
-) -> PictureEncoder:
+) -> ImageEncoder:
     """An encoder by its name, or as its `description` and `tensors` say.
 
     device: where it runs; by default the GPU where there is one
@@ -37,7 +37,7 @@ def open_encoder(
     except (KeyError, TypeError) as error:
         raise InputError(f"this does not describe an encoder ({error!r})") from error
     if kind not in ("timm", "transformers"):
-        raise unknown("kind of encoder", kind, ("backbone", "timm", "transformers"))
+        raise unknown_name("kind of encoder", kind, ("backbone", "timm", "transformers"))
     found = _open_named(f"{kind}:{name}", device)
     if found.origin["weights"] != weights:
         raise InputError(
@@ -47,12 +47,12 @@ def open_encoder(
     return found
 
 
-def _open_named(name: str, device: torch.device | None) -> PictureEncoder:
+def _open_named(name: str, device: torch.device | None) -> ImageEncoder:
     kind, _, rest = name.partition(":")
     if name == "conv4":
         return open_shipped(device)
     if kind not in ("timm", "transformers"):
-        raise unknown("backbone", kind, ("conv4", "timm:NAME", "transformers:NAME"))
+        raise unknown_name("backbone", kind, ("conv4", "timm:NAME", "transformers:NAME"))
     if not rest:
         raise InputError(f"backbone '{name}' names no model: give {kind}:NAME")
     return open_timm(rest, device) if kind == "timm" else open_transformers(rest, device)

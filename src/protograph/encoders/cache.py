@@ -1,4 +1,4 @@
-"""Features of picture files, kept so that the next `fit` is immediate.
+"""Features of image files, kept so that the next `fit` is immediate.
 
 A shelf is a folder of the cache for one encoder (and one way of augmenting). Each call leaves the features that were new to it
 in files of its own, whole or absent, so several processes may use a shelf at once; what two of them encode at the same time is

@@ -1,6 +1,6 @@
-"""Pictures -> features, by a frozen network.
+"""Images -> features, by a frozen network.
 
-n pictures, D features.
+n images, D features.
 """
 
 import hashlib
@@ -22,25 +22,25 @@ from protograph._internal.progress import Progress, Silent
 from protograph.data.augmentation import Augmentation
 from protograph.data.store import ImageStore
 from protograph.encoders.cache import Shelf
-from protograph.encoders.preparation import Preparation, file_digest, is_file, picture_names
+from protograph.encoders.preparation import Preparation, file_digest, image_names, is_file
 from protograph.nn.backbones import feature_count
 from protograph.training.loop import best_device
 
 VERSION = 1  # to be raised whenever the same file gives other features
-BATCH = {"cpu": 8, "cuda": 64}  # pictures that pass the network together; on a CPU, few enough for its caches
-PORTION = 1024  # pictures after which features are put into the cache, so that a killed encoding goes on
+BATCH = {"cpu": 8, "cuda": 64}  # images that pass the network together; on a CPU, few enough for its caches
+PORTION = 1024  # images after which features are put into the cache, so that a killed encoding goes on
 FEWEST = 16  # files worth the cache: fewer are encoded as fast as they are looked up
 
 
-class PictureEncoder:
-    """A frozen network with the way pictures take into it.
+class ImageEncoder:
+    """A frozen network with the way images take into it.
 
-    Pictures are paths, PIL images, arrays [H, W] or [H, W, 3], or tensors [C, H, W], in any mixture. Features of files are kept
+    Images are paths, PIL images, arrays [H, W] or [H, W, 3], or tensors [C, H, W], in any mixture. Features of files are kept
     in the cache by the files' contents.
 
     Args:
-        network: normalised pictures [n, C, H, W] -> features [n, D]
-        preparation: how a picture becomes pixels
+        network: normalised images [n, C, H, W] -> features [n, D]
+        preparation: how an image becomes pixels
         augmentation: what changes augmented copies at random
         origin: JSON that says what the network is
         kept: whether its weights go into the model file; otherwise the origin tells where they are
@@ -68,7 +68,7 @@ class PictureEncoder:
         shape = " x ".join(map(str, self.preparation.shape))
         return f"<{self.origin['kind']} encoder {self.origin.get('name', '')}: {shape} pixels to {self.features} features>"
 
-    def to(self, device: torch.device) -> "PictureEncoder":
+    def to(self, device: torch.device) -> "ImageEncoder":
         """Run on a device from now on."""
         self.device = device
         self.network.to(device)
@@ -87,42 +87,42 @@ class PictureEncoder:
         return {name: value.cpu().contiguous() for name, value in self.network.state_dict().items()} if self.kept else {}
 
     def digest(self) -> str:
-        """What changes when the same picture may give other features."""
+        """What changes when the same image may give other features."""
         description = json.dumps([VERSION, self.description()], sort_keys=True)
         return sealed.tensors_digest(description, self.tensors())
 
-    def encode(self, pictures: Sequence[Any], progress: Progress | None = None) -> Tensor:
-        """Features [n, D] of pictures as they are."""
-        return self._encode(pictures, None, 1, progress)[:, 0]
+    def encode(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
+        """Features [n, D] of images as they are."""
+        return self._encode(images, None, 1, progress)[:, 0]
 
-    def encode_augmented(self, pictures: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
-        """Features [n, copies, D] of copies that are changed at random, by the seed and the picture alone."""
-        return self._encode(pictures, seed, copies, progress)
+    def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
+        """Features [n, copies, D] of copies that are changed at random, by the seed and the image alone."""
+        return self._encode(images, seed, copies, progress)
 
-    def _encode(self, pictures: Sequence[Any], seed: int | None, copies: int, progress: Progress | None) -> Tensor:
-        if isinstance(pictures, str | os.PathLike | Image.Image):
-            raise InputError(f"give a list of pictures, not a single {type(pictures).__name__}")
+    def _encode(self, images: Sequence[Any], seed: int | None, copies: int, progress: Progress | None) -> Tensor:
+        if isinstance(images, str | os.PathLike | Image.Image):
+            raise InputError(f"give a list of images, not a single {type(images).__name__}")
         progress = progress or Silent()
-        names = picture_names(pictures)
-        keys = [file_digest(one, name) if is_file(one) else name for one, name in zip(pictures, names, strict=True)]
+        names = image_names(images)
+        keys = [file_digest(one, name) if is_file(one) else name for one, name in zip(images, names, strict=True)]
         known: dict[str, Tensor] = {}
         shelf = None
-        if sum(map(is_file, pictures)) >= FEWEST:
+        if sum(map(is_file, images)) >= FEWEST:
             way = "plain" if seed is None else f"{copies}-{seed}"
             shelf = Shelf(cache_folder() / f"features-{self.digest()}" / way)
             known = shelf.find(keys)
         missing = list({key: row for row, key in enumerate(keys) if key not in known}.values())  # the same contents once
         if len(missing) >= FEWEST and self.device.type == "cpu":
             keep_freed_memory()
-        with progress.task("encode", len(missing), "pictures") as advance:
+        with progress.task("encode", len(missing), "images") as advance:
             for start in range(0, len(missing), PORTION):
                 portion = missing[start : start + PORTION]
-                for rows, made in self._portion(portion, pictures, names, seed, copies):
+                for rows, made in self._portion(portion, images, names, seed, copies):
                     known |= zip((keys[row] for row in rows), made, strict=True)
                     advance(len(rows))
                 if shelf:
                     try:
-                        shelf.add({keys[row]: known[keys[row]] for row in portion if is_file(pictures[row])})
+                        shelf.add({keys[row]: known[keys[row]] for row in portion if is_file(images[row])})
                     except OSError as error:  # a help that is missing, no reason to stop
                         reason = f"{error.strerror}, {shelf.folder}"
                         progress.say(f"features are not kept ({reason}): PROTOGRAPH_CACHE names another place")
@@ -130,14 +130,14 @@ class PictureEncoder:
         return torch.stack([known[key] for key in keys]) if keys else torch.zeros(0, copies, self.features)
 
     def _portion(
-        self, missing: Sequence[int], pictures: Sequence[Any], names: Sequence[str], seed: int | None, copies: int
+        self, missing: Sequence[int], images: Sequence[Any], names: Sequence[str], seed: int | None, copies: int
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Rows and their features [b, copies, D], batch by batch."""
         size = max(1, BATCH.get(self.device.type, 8) // copies)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
             for start in range(0, len(missing), size):
                 rows = list(missing[start : start + size])
-                pixels = self.preparation.read_all([pictures[row] for row in rows], [names[row] for row in rows], threads)
+                pixels = self.preparation.read_all([images[row] for row in rows], [names[row] for row in rows], threads)
                 with torch.no_grad():
                     made: Tensor = self.network(self._inputs(pixels, seed, copies).to(self.device))
                 yield rows, made.float().cpu().view(len(rows), copies, self.features)
@@ -147,9 +147,9 @@ class PictureEncoder:
         if seed is None:
             return ImageStore(pixels, self.preparation.normalisation).gather(torch.arange(len(pixels)))
         drawn = []
-        for picture in pixels:
-            own = hashlib.sha256(picture.numpy().tobytes()).digest()
+        for image in pixels:
+            own = hashlib.sha256(image.numpy().tobytes()).digest()
             generator = torch.Generator().manual_seed((int.from_bytes(own[:7]) + seed) % 2**63)
-            store = ImageStore(picture[None], self.preparation.normalisation)
+            store = ImageStore(image[None], self.preparation.normalisation)
             drawn.append(store.gather(torch.zeros(copies, dtype=torch.long), self.augmentation, generator))
         return torch.cat(drawn)

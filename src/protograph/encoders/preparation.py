@@ -1,4 +1,4 @@
-"""Any picture -> pixels of the size a network takes."""
+"""Any image -> pixels of the size a network takes."""
 
 import hashlib
 import os
@@ -14,9 +14,9 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from protograph._internal.errors import InputError, unknown
-from protograph.data.datasets.items import to_picture
-from protograph.data.decode import FORMATS, check_pixels, open_picture, upright_rgb
+from protograph._internal.errors import InputError, unknown_name
+from protograph.data.datasets.items import to_image
+from protograph.data.decode import FORMATS, check_pixels, open_image, upright_rgb
 from protograph.data.store import Normalisation
 
 INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
@@ -24,11 +24,11 @@ INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a picture becomes pixels [C, H, W]: resized, then cut out of its middle.
+    """How an image becomes pixels [C, H, W]: resized, then cut out of its middle.
 
     shape:         C, H, W; C is 3 for colours, 1 for grey
     mean, std:     by channel, of pixels / 255; the network's input is (pixels / 255 - mean) / std
-    resize:        (H, W) that the whole picture gets, or the length that its shorter edge gets
+    resize:        (H, W) that the whole image gets, or the length that its shorter edge gets
     interpolation: how it is resized
     """
 
@@ -40,17 +40,17 @@ class Preparation:
 
     def __post_init__(self) -> None:
         if self.interpolation not in INTERPOLATIONS:
-            raise unknown("interpolation", self.interpolation, INTERPOLATIONS)
+            raise unknown_name("interpolation", self.interpolation, INTERPOLATIONS)
         channels, height, width = self.shape
         if channels not in (1, 3) or len(self.mean) != channels or len(self.std) != channels:
-            raise InputError(f"pictures have 1 or 3 channels, with a mean and a std each, not {channels}")
+            raise InputError(f"images have 1 or 3 channels, with a mean and a std each, not {channels}")
         edges = (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
         if edges[0] < height or edges[1] < width:
-            raise InputError(f"{height} x {width} pixels cannot be cut out of a picture resized to {self.resize}")
+            raise InputError(f"{height} x {width} pixels cannot be cut out of an image resized to {self.resize}")
 
     @classmethod
     def whole(cls, shape: tuple[int, int, int], normalisation: Normalisation) -> "Preparation":
-        """The whole picture, resized, as the datasets have it."""
+        """The whole image, resized, as the datasets have it."""
         return cls(shape, normalisation.mean, normalisation.std, shape[1:])
 
     @classmethod
@@ -68,14 +68,14 @@ class Preparation:
         """Mean and std."""
         return Normalisation(self.mean, self.std)
 
-    def read(self, picture: Any, name: str) -> Tensor:
-        """uint8 [C, H, W] of a file or of any other picture; one that cannot be read is named with what is wrong."""
+    def read(self, image: Any, name: str) -> Tensor:
+        """uint8 [C, H, W] of a file or of any other image; one that cannot be read is named with what is wrong."""
         try:
-            if not is_file(picture):
-                opened = to_picture(picture, name)
+            if not is_file(image):
+                opened = to_image(image, name)
                 check_pixels(opened)
                 return self.pixels(opened)
-            with open_picture(read_file(picture, name)) as found:
+            with open_image(read_file(image, name)) as found:
                 edge = max(self.resize) if isinstance(self.resize, tuple) else self.resize
                 found.draft("RGB", (2 * edge, 2 * edge))  # a large JPEG is decoded at a fraction, never below twice the size
                 return self.pixels(found)
@@ -83,24 +83,24 @@ class Preparation:
             raise
         except UnidentifiedImageError as error:
             raise InputError(f"{name} cannot be read: it is not one of {', '.join(FORMATS)}") from error
-        except Exception as error:  # a damaged picture can raise anything
+        except Exception as error:  # a damaged image can raise anything
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"{name} cannot be read ({reason}): repair it or leave it out") from error
 
-    def read_all(self, pictures: Sequence[Any], names: Sequence[str], threads: ThreadPoolExecutor) -> Tensor:
+    def read_all(self, images: Sequence[Any], names: Sequence[str], threads: ThreadPoolExecutor) -> Tensor:
         """uint8 [n, C, H, W], decoded by several threads."""
         with warnings.catch_warnings():  # of Pillow's, about metadata nobody asked for
             warnings.simplefilter("ignore")
-            return torch.stack(list(threads.map(self.read, pictures, names)))
+            return torch.stack(list(threads.map(self.read, images, names)))
 
-    def pixels(self, picture: Image.Image) -> Tensor:
-        """uint8 [C, H, W]; what is cut off is never resized, however long the picture."""
+    def pixels(self, image: Image.Image) -> Tensor:
+        """uint8 [C, H, W]; what is cut off is never resized, however long the image."""
         channels, height, width = self.shape
-        rgb = upright_rgb(picture)
+        rgb = upright_rgb(image)
         tall, wide = self._resized(rgb.height, rgb.width)
         if not (rgb.height, rgb.width) == (tall, wide) == (height, width):
             top, left = round((tall - height) / 2), round((wide - width) / 2)
-            down, right = rgb.height / tall, rgb.width / wide  # pixels of the picture for one of the resized one
+            down, right = rgb.height / tall, rgb.width / wide  # pixels of the image for one of the resized one
             box = (left * right, top * down, min((left + width) * right, rgb.width), min((top + height) * down, rgb.height))
             rgb = rgb.resize((width, height), INTERPOLATIONS[self.interpolation], box=box)
         array = np.asarray(rgb if channels == 3 else rgb.convert("L")).reshape(height, width, channels)
@@ -114,9 +114,9 @@ class Preparation:
         return int(self.resize * height / short), int(self.resize * width / short)
 
 
-def is_file(picture: Any) -> bool:
-    """Whether a picture is given by its path."""
-    return isinstance(picture, str | os.PathLike)
+def is_file(image: Any) -> bool:
+    """Whether an image is given by its path."""
+    return isinstance(image, str | os.PathLike)
 
 
 def read_file(path: str | os.PathLike[str], name: str) -> bytes:
@@ -126,7 +126,7 @@ def read_file(path: str | os.PathLike[str], name: str) -> bytes:
     except FileNotFoundError as error:
         raise InputError(f"{name} is not there") from error
     except IsADirectoryError as error:
-        raise InputError(f"{name} is a folder: give the pictures in it") from error
+        raise InputError(f"{name} is a folder: give the images in it") from error
     except OSError as error:
         raise InputError(f"{name} cannot be read ({error.strerror})") from error
     if not content:
@@ -139,13 +139,13 @@ def file_digest(path: str | os.PathLike[str], name: str) -> str:
     return hashlib.sha256(read_file(path, name)).hexdigest()
 
 
-def picture_names(pictures: Sequence[Any]) -> list[str]:
-    """What to call pictures in complaints: by path, or by place."""
-    return [f"picture {os.fspath(one) if is_file(one) else place}" for place, one in enumerate(pictures)]
+def image_names(images: Sequence[Any]) -> list[str]:
+    """What to call images in complaints: by path, or by place."""
+    return [f"image {os.fspath(one) if is_file(one) else place}" for place, one in enumerate(images)]
 
 
 def unreadable(files: Sequence[str | os.PathLike[str]]) -> dict[int, str]:
-    """What is wrong with those files that cannot be read as pictures, by place."""
+    """What is wrong with those files that cannot be read as images, by place."""
     small = Preparation((3, 8, 8), (0.0,) * 3, (1.0,) * 3, (8, 8))
 
     def problem(file: str | os.PathLike[str], name: str) -> str | None:
@@ -157,5 +157,5 @@ def unreadable(files: Sequence[str | os.PathLike[str]]) -> dict[int, str]:
 
     with warnings.catch_warnings(), ThreadPoolExecutor() as threads:
         warnings.simplefilter("ignore")
-        found = threads.map(problem, files, picture_names(files))
+        found = threads.map(problem, files, image_names(files))
         return {place: reason for place, reason in enumerate(found) if reason}

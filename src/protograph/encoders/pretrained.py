@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from protograph._internal import sealed
 from protograph._internal.errors import InputError
 from protograph.data.augmentation import Augmentation
-from protograph.encoders.encoder import PictureEncoder
+from protograph.encoders.encoder import ImageEncoder
 from protograph.encoders.preparation import Preparation
 
-COPIES = 8 / 84  # of a picture's edge that augmented copies are moved by at most, as in training
+COPIES = 8 / 84  # of an image's edge that augmented copies are moved by at most, as in training
 RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
 
 
-def open_timm(name: str, device: torch.device | None = None) -> PictureEncoder:
+def open_timm(name: str, device: torch.device | None = None) -> ImageEncoder:
     """A model of timm's by its name there; NAME@FILE takes the weights from a file."""
     try:
         import timm
@@ -77,12 +77,12 @@ def _timm_preparation(config: dict[str, Any], name: str) -> Preparation:
         resize = scaled[0]
     else:
         mode = f"{config['crop_mode']}, {height} x {width}"
-        raise InputError(f"timm model '{name}' takes pictures in a way that is not supported ({mode}): choose another")
+        raise InputError(f"timm model '{name}' takes images in a way that is not supported ({mode}): choose another")
     shape = channels, height, width
     return Preparation(shape, tuple(config["mean"]), tuple(config["std"]), resize, config["interpolation"])
 
 
-def open_transformers(name: str, device: torch.device | None = None) -> PictureEncoder:
+def open_transformers(name: str, device: torch.device | None = None) -> ImageEncoder:
     """A vision model of transformers by its name in the cache or by its folder."""
     try:
         from transformers import AutoImageProcessor, AutoModel
@@ -124,7 +124,7 @@ def _transformers_preparation(processor: Any, name: str) -> Preparation:
     if {"height", "width"} <= size.keys():
         resize = size["height"], size["width"]
     share = getattr(processor, "crop_pct", None)
-    if isinstance(resize, int) and share:  # ConvNeXt: a share of the middle, or of large pictures the whole
+    if isinstance(resize, int) and share:  # ConvNeXt: a share of the middle, or of large images the whole
         crop = {"height": resize, "width": resize}
         resize = int(resize / share) if resize < 384 else (resize, resize)
     elif not getattr(processor, "do_center_crop", False):
@@ -134,7 +134,7 @@ def _transformers_preparation(processor: Any, name: str) -> Preparation:
     scale = getattr(processor, "rescale_factor", 1 / 255)
     resized = getattr(processor, "do_resize", True) and getattr(processor, "do_rescale", True)
     if resize is None or not crop or not resized or abs(255 * scale - 1) > 1e-3:
-        raise InputError(f"transformers model '{name}' takes pictures in a way that is not supported ({size}): choose another")
+        raise InputError(f"transformers model '{name}' takes images in a way that is not supported ({size}): choose another")
     normalised = getattr(processor, "do_normalize", True)
     mean, std = (tuple(processor.image_mean), tuple(processor.image_std)) if normalised else ((0.0,) * 3, (1.0,) * 3)
     interpolation = RESAMPLING[int(getattr(processor, "resample", 2))]
@@ -142,20 +142,20 @@ def _transformers_preparation(processor: Any, name: str) -> Preparation:
 
 
 class Flat(nn.Module):
-    """A network whose answer is flattened: pictures [n, C, H, W] -> features [n, D]."""
+    """A network whose answer is flattened: images [n, C, H, W] -> features [n, D]."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """[n, C, H, W] -> [n, D]."""
-        features: Tensor = self.model(pictures)
+        features: Tensor = self.model(images)
         return features.flatten(1)
 
 
 class Pooled(nn.Module):
-    """What a model of transformers says of a whole picture [n, D].
+    """What a model of transformers says of a whole image [n, D].
 
     Image features where it has such a method (CLIP and its kin), its pooled output where that was trained, or else its last
     hidden state: the first token, or the mean over places.
@@ -170,10 +170,10 @@ class Pooled(nn.Module):
         super().__init__()
         self.model, self.pooled = model, pooled
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """[n, C, H, W] -> [n, D]."""
         answer: Callable[..., Any] = getattr(self.model, "get_image_features", self.model)
-        output = answer(pixel_values=pictures)
+        output = answer(pixel_values=images)
         if isinstance(output, Tensor):
             return output.flatten(1)
         pooled: Tensor | None = getattr(output, "pooler_output", None)
@@ -190,14 +190,14 @@ def _frozen(
     weights: dict[str, Tensor],
     preparation: Preparation,
     device: torch.device | None,
-) -> PictureEncoder:
+) -> ImageEncoder:
     origin = {"kind": kind, "name": name, "weights": sealed.tensors_digest("", weights)}
     height, width = preparation.shape[1:]
     augmentation = Augmentation(round(COPIES * min(height, width)), flip=True)
     try:
-        return PictureEncoder(network, preparation, augmentation, origin, kept=False, device=device)
+        return ImageEncoder(network, preparation, augmentation, origin, kept=False, device=device)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{kind} model '{name}' answers no features for a picture ({_line(error)}): choose another") from error
+        raise InputError(f"{kind} model '{name}' answers no features for an image ({_line(error)}): choose another") from error
 
 
 def _line(error: Exception) -> str:

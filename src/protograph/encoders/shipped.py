@@ -16,14 +16,14 @@ from protograph._internal.files import write_atomically
 from protograph.data.augmentation import Augmentation
 from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.store import Normalisation
-from protograph.encoders.encoder import PictureEncoder
+from protograph.encoders.encoder import ImageEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.nn.backbones import build_backbone
 from protograph.training.run import Run
 from protograph.variants import find_variant
 
 SHIPPED = Path(__file__).with_name("conv4.safetensors")
-COPIES = Augmentation(pad=8, flip=True)  # as the dataset's training pictures
+COPIES = Augmentation(pad=8, flip=True)  # as the dataset's training images
 
 
 def backbone_encoder(
@@ -34,12 +34,12 @@ def backbone_encoder(
     augmentation: Augmentation,
     last_relu: bool = False,
     device: torch.device | None = None,
-) -> PictureEncoder:
+) -> ImageEncoder:
     """An encoder of one of our backbones, such as a trained run's.
 
     name: of the backbone, as `BACKBONES` has it
     weights: its state
-    shape: C, H, W of the pictures it was trained on, whole and resized
+    shape: C, H, W of the images it was trained on, whole and resized
     """
     preparation = Preparation.whole(shape, normalisation)
     return build_encoder({"name": name, "last_relu": last_relu}, preparation, augmentation, weights, device)
@@ -51,7 +51,7 @@ def build_encoder(
     augmentation: Augmentation,
     weights: Mapping[str, Tensor],
     device: torch.device | None = None,
-) -> PictureEncoder:
+) -> ImageEncoder:
     """A backbone as a description says, with these weights."""
     origin = {"kind": "backbone", "name": description["name"], "last_relu": bool(description["last_relu"])}
     network = build_backbone(origin["name"], preparation.shape[0], origin["last_relu"])
@@ -59,15 +59,15 @@ def build_encoder(
         network.load_state_dict(dict(weights))
     except RuntimeError as error:
         raise InputError(f"these weights are not those of a backbone '{origin['name']}'") from error
-    return PictureEncoder(network, preparation, augmentation, origin, device=device)
+    return ImageEncoder(network, preparation, augmentation, origin, device=device)
 
 
-def open_shipped(device: torch.device | None = None) -> PictureEncoder:
+def open_shipped(device: torch.device | None = None) -> ImageEncoder:
     """The Conv4 that ships with the package."""
     return open_packed(SHIPPED, device)
 
 
-def open_packed(path: Path, device: torch.device | None = None) -> PictureEncoder:
+def open_packed(path: Path, device: torch.device | None = None) -> ImageEncoder:
     """What `pack_backbone` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -101,7 +101,7 @@ def pack_backbone(run_folder: Path | str, path: Path | str = SHIPPED) -> dict[st
         name.removeprefix("backbone."): value for name, value in run.weights("best").items() if name.startswith("backbone.")
     }
     last_relu = find_variant(config.variant).last_relu
-    copies = replace(COPIES, **config.recipe.picture_changes)
+    copies = replace(COPIES, **config.recipe.image_changes)
     encoder = backbone_encoder(config.backbone, weights, (3, SIZE, SIZE), NORMALISATION, copies, last_relu)
     environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
     origin = {

@@ -1,6 +1,6 @@
 """When to answer "unknown", and how to weigh novel classes against seen ones.
 
-Shapes: E episodes, S seen, V = S + N, Q queries, n pictures.
+Shapes: E episodes, S seen, V = S + N, Q queries, n images.
 """
 
 import math
@@ -15,13 +15,13 @@ BIASES = 400  # candidates that are tried for a bias
 
 
 def false_alarm_threshold(scores: Tensor, rate: float) -> float:
-    """The score below which pictures count as unknown, so that of known ones like `scores` [n] at most `rate` do."""
+    """The score below which images count as unknown, so that of known ones like `scores` [n] at most `rate` do."""
     check_rate(rate)
     lost = int(rate * (len(scores) + 1))
     if not lost:
         raise InputError(
-            f"{len(scores)} pictures can be held out to calibrate 'unknown', of which not even one may be lost at the rate "
-            f"{rate:g}: give classes more pictures until {math.ceil(1 / rate) - 1} can be (a fifth of each, where it has three "
+            f"{len(scores)} images can be held out to calibrate 'unknown', of which not even one may be lost at the rate "
+            f"{rate:g}: give classes more images until {math.ceil(1 / rate) - 1} can be (a fifth of each, where it has three "
             "or more), or choose a higher rate"
         )
     return scores.sort().values[lost - 1].item()
@@ -31,7 +31,7 @@ def check_rate(rate: float) -> None:
     """Refuse what is no rate of false alarms."""
     if not 0 < rate < 1:
         raise InputError(
-            f"the false-alarm rate must lie between 0 and 1, not {rate}: 0.05 takes 1 known picture in 20 as unknown"
+            f"the false-alarm rate must lie between 0 and 1, not {rate}: 0.05 takes 1 known image in 20 as unknown"
         )
 
 

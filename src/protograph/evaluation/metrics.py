@@ -93,28 +93,28 @@ def evaluation_spec(
 
 @torch.inference_mode()
 def extract(
-    model: GraphPrototypeNetwork, store: Store, pictures: Tensor, progress: Progress | None = None, batch: int | None = None
+    model: GraphPrototypeNetwork, store: Store, images: Tensor, progress: Progress | None = None, batch: int | None = None
 ) -> Tensor:
-    """Features [n, D] of `pictures` [n], computed once: in evaluation mode they do not depend on the episode.
+    """Features [n, D] of `images` [n], computed once: in evaluation mode they do not depend on the episode.
 
     They pass in batches, by default of as many as suit the device.
     """
     model.eval()
     if store.device.type == "cpu":
         keep_freed_memory()
-        batch = batch or max(1, IN_CACHE // math.prod(store.picture_shape[-2:]))
+        batch = batch or max(1, IN_CACHE // math.prod(store.image_shape[-2:]))
     parts = []
-    with (progress or Silent()).task("extract features", len(pictures), "pictures") as advance:
-        for part in torch.split(pictures, batch or 512):
+    with (progress or Silent()).task("extract features", len(images), "images") as advance:
+        for part in torch.split(images, batch or 512):
             parts.append(model.embed(store.gather(part)))
             advance(len(part))
     return torch.cat(parts)
 
 
 def class_means(model: GraphPrototypeNetwork, store: Store, pool: Pool) -> Tensor:
-    """Mean feature [C, D] of all pictures of each class of a pool."""
-    pictures = pool.pictures[pool.pictures >= 0]  # class by class
-    features = extract(model, store, pictures.to(store.device))
+    """Mean feature [C, D] of all images of each class of a pool."""
+    images = pool.images[pool.images >= 0]  # class by class
+    features = extract(model, store, images.to(store.device))
     return torch.stack([of_class.mean(0) for of_class in torch.split(features, pool.counts.tolist())])
 
 
@@ -154,7 +154,7 @@ def nearness(model: GraphPrototypeNetwork, dataset: Dataset, shots: int, ways: i
 
     Means of squared lengths and distances, per feature: `seen_norm`, `novel_norm` of the prototypes, `to_own` from a novel
     query to its class, `to_nearest_seen` to the seen class nearest to it; and `taken_for_seen`, the share of novel queries
-    that one of these is nearest to, in per cent. Model and pictures are on the same device.
+    that one of these is nearest to, in per cent. Model and images are on the same device.
     """
     queries = 5
     drawn = fixed_episodes(evaluation_spec(dataset, "test", ways, shots, queries), EVALUATION_SEED, episodes)
@@ -184,9 +184,9 @@ def measure(
 def cached(
     model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None
 ) -> tuple[Tensor, Episodes]:
-    """Features [n, D] of all pictures of some episodes, and the episodes indexing these."""
-    pictures, placed = episodes.compact
-    return extract(model, store, pictures.to(store.device), progress), placed
+    """Features [n, D] of all images of some episodes, and the episodes indexing these."""
+    images, placed = episodes.compact
+    return extract(model, store, images.to(store.device), progress), placed
 
 
 def evaluate(
@@ -229,9 +229,9 @@ def best_bias(model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes
 
 
 def with_unknown(episodes: Episodes, novel: Pool, seed: int) -> Episodes:
-    """Each episode's queries followed by as many pictures of novel classes that are not in it; these have the target -1.
+    """Each episode's queries followed by as many images of novel classes that are not in it; these have the target -1.
 
-    The class is drawn uniformly with replacement, then its picture.
+    The class is drawn uniformly with replacement, then its image.
     """
     drawn = []
     for index, classes in enumerate(episodes.classes.tolist()):
@@ -241,7 +241,7 @@ def with_unknown(episodes: Episodes, novel: Pool, seed: int) -> Episodes:
             raise InputError(f"all {len(novel)} novel classes are in every episode, none is unknown: use fewer --ways")
         rows = torch.tensor(others)[torch.randint(0, len(others), (episodes.queries.shape[1],), generator=generator)]
         places = (torch.rand(len(rows), generator=generator) * novel.counts[rows]).long().minimum(novel.counts[rows] - 1)
-        drawn.append(novel.pictures[rows, places])
+        drawn.append(novel.images[rows, places])
     unknown = torch.stack(drawn)
     nowhere = torch.full_like(unknown, -1)
     return replace(
@@ -260,7 +260,7 @@ def evaluate_unknown(
     seed: int = EVALUATION_SEED,
     progress: Progress | None = None,
 ) -> Measure:
-    """AUROC, in per cent, of known pictures (an episode's queries) against those of novel classes that are not in it.
+    """AUROC, in per cent, of known images (an episode's queries) against those of novel classes that are not in it.
 
     The score is the largest logit, which is the largest cosine.
     """

@@ -1,4 +1,4 @@
-"""Gather, change and normalise pictures on a GPU in one Triton kernel, which writes each pixel once.
+"""Gather, change and normalise images on a GPU in one Triton kernel, which writes each pixel once.
 
 Crops and flips read each pixel once, too; what is warped is made of sixteen around.
 """
@@ -13,7 +13,7 @@ WARP_BLOCK = 256  # of those that are made of sixteen others
 
 
 def crop(pixels: Tensor, indices: Tensor, offsets: Tensor, flips: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Pictures [n, C, H, W] as floats, channels-last, of pixels [P, C, H, W].
+    """Images [n, C, H, W] as floats, channels-last, of pixels [P, C, H, W].
 
     indices [n]; offsets [2, n] of rows and columns, beyond the edges black; flips [n]; scale and shift [C].
     """
@@ -32,7 +32,7 @@ def _crop_kernel(  # type: ignore[no-untyped-def]
     pixels, indices, offsets, flips, scale, shift, result, count, height, width,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Program (n, b) writes block b of picture n."""
+    """Program (n, b) writes block b of image n."""
     n = tl.program_id(0)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < height * width
@@ -56,7 +56,7 @@ def warp(
     scale: Tensor,
     shift: Tensor,
 ) -> Tensor:
-    """Pictures [n, C, H, W] as floats, channels-last, of pixels [P, C, H, W]: warped, recoloured and erased.
+    """Images [n, C, H, W] as floats, channels-last, of pixels [P, C, H, W]: warped, recoloured and erased.
 
     indices [n]; maps [n, 4], colours [3, n] and squares [3, n] as `Drawing` has them; scale and shift [C].
     """
@@ -76,7 +76,7 @@ def _warp_kernel(  # type: ignore[no-untyped-def]
     pixels, indices, maps, colours, squares, scale, shift, result, count, height, width,
     CHANNELS: tl.constexpr, WIDE: tl.constexpr, COLOURS: tl.constexpr, SQUARES: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Program (n, b) writes block b of picture n, all channels side by side, of which `WIDE` is a power of two."""
+    """Program (n, b) writes block b of image n, all channels side by side, of which `WIDE` is a power of two."""
     n = tl.program_id(0)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     channel = tl.arange(0, WIDE)[None, :]

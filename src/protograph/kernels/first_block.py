@@ -1,4 +1,4 @@
-r"""A backbone's first block, pictures to pooled activations, as one function, in six Triton kernels, for training on a GPU.
+r"""A backbone's first block, images to pooled activations, as one function, in six Triton kernels, for training on a GPU.
 
 Of all activations those of the first convolution are by far the largest, and here they are never written. It has few inputs:
 with the patch :math:`p_x`, the 9 C numbers under the filter at place x, a channel is :math:`v_x = w^\top p_x`. So batch norm's
@@ -18,10 +18,10 @@ the picked places where the ReLU let it pass, all sums that the gradient needs f
 The numbers are those of the four layers, but that the convolution is not rounded to bfloat16 before the norm.
 
 The four patches that are pooled share most of their numbers: all lie in a square of 4 x 4 places. So one kernel writes these
-squares, and all others read them instead of pictures. A filter is laid into the square once for each of the four places; with
+squares, and all others read them instead of images. A filter is laid into the square once for each of the four places; with
 w so laid, and P, M of squares, the equations hold as they stand, summed over the four.
 
-Shapes: n pictures in G parts, C channels, H x W values, both even, h x w after pooling, m values of a channel in a part; O
+Shapes: n images in G parts, C channels, H x W values, both even, h x w after pooling, m values of a channel in a part; O
 channels behind the convolution, a power of two. A square is L = 64 numbers: four rows of 16, of which 4 C are used; the number
 behind the first row's is a constant 1, so that M holds P, and Q holds S. Channels-last.
 """
@@ -51,21 +51,21 @@ def warps(outputs: int) -> int:
     return 4 if outputs <= 64 else 8
 
 
-def opens(conv: nn.Conv2d, pictures: Tensor) -> bool:
-    """Whether this function serves for a convolution on a GPU: a first one, of pictures that need no gradient, in bfloat16."""
+def opens(conv: nn.Conv2d, images: Tensor) -> bool:
+    """Whether this function serves for a convolution on a GPU: a first one, of images that need no gradient, in bfloat16."""
     plain = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.bias) == (
         (3, 3), (1, 1), (1, 1), (1, 1), 1, None,
     )  # fmt: skip
     half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == HALF
-    even = pictures.shape[2] % 2 == pictures.shape[3] % 2 == 0
+    even = images.shape[2] % 2 == images.shape[3] % 2 == 0
     fits = 4 * conv.in_channels < STEP.value and 16 <= conv.out_channels <= 128
-    return plain and half and even and fits and not pictures.requires_grad
+    return plain and half and even and fits and not images.requires_grad
 
 
-def conv_norm_relu_pool(pictures: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, parts: Sequence[int]) -> Tensor:
+def conv_norm_relu_pool(images: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, parts: Sequence[int]) -> Tensor:
     """[n, C, H, W] -> [n, O, h, w] in training mode; batch norm sees each of the `parts` of the n apart."""
     outputs: Tensor = _Opening.apply(  # type: ignore[no-untyped-call]
-        pictures.contiguous(memory_format=torch.channels_last), conv.weight, norm.weight, norm.bias, norm, tuple(parts)
+        images.contiguous(memory_format=torch.channels_last), conv.weight, norm.weight, norm.bias, norm, tuple(parts)
     )
     return outputs
 
@@ -73,15 +73,15 @@ def conv_norm_relu_pool(pictures: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d,
 class _Opening(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, pictures: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, norm: nn.BatchNorm2d, parts: tuple[int, ...]
+        ctx: Any, images: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, norm: nn.BatchNorm2d, parts: tuple[int, ...]
     ) -> Tensor:
-        count, channels, height, width = pictures.shape
+        count, channels, height, width = images.shape
         shape = (count, len(weight), height // 2, width // 2)
-        small, second, device = shape[2] * shape[3], second_begins(parts, count), pictures.device
+        small, second, device = shape[2] * shape[3], second_begins(parts, count), images.device
         rows = count * small
         squares = torch.empty(rows, SQUARE.value, dtype=HALF, device=device)
         _squares_kernel[(triton.cdiv(rows, ROWS),)](
-            pictures, squares, rows, height, width, shape[2], shape[3], CHANNELS=channels, BLOCK=ROWS
+            images, squares, rows, height, width, shape[2], shape[3], CHANNELS=channels, BLOCK=ROWS
         )
         partial = torch.empty(len(parts), PROGRAMS, SQUARE.value, SQUARE.value, dtype=torch.float32, device=device)
         _products_kernel[(PROGRAMS,)](squares, partial, small, count, second, BLOCK=2 * ROWS, PARTS=len(parts), STRIDE=PROGRAMS)
@@ -100,7 +100,7 @@ class _Opening(torch.autograd.Function):
             squares, filters, own, outputs, places, *own_rows, OUTPUTS=len(weight), BLOCK=ROWS, num_warps=warps(len(weight))
         )
         ctx.save_for_backward(squares, products, filters, own, outputs, places)
-        ctx.parts, ctx.shape, ctx.dtypes = parts, pictures.shape, (weight.dtype, gamma.dtype)
+        ctx.parts, ctx.shape, ctx.dtypes = parts, images.shape, (weight.dtype, gamma.dtype)
         return outputs
 
     @staticmethod
@@ -144,7 +144,7 @@ def _laid(weight: Tensor) -> Tensor:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _squares_kernel(  # type: ignore[no-untyped-def]
-    pictures, squares, rows, height, width, high, wide,
+    images, squares, rows, height, width, high, wide,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Each row is a pooled position: the 4 x 4 places below it, zero beyond the edges, and a 1."""
@@ -155,20 +155,20 @@ def _squares_kernel(  # type: ignore[no-untyped-def]
     y, x = i + slot // STEP, j + offset // CHANNELS
     shown = (row < rows) & (offset < 4 * CHANNELS) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
     at = ((row // (high * wide)).to(tl.int64) * height + y) * width + j
-    value = tl.load(pictures + at * CHANNELS + offset, mask=shown, other=0.0).to(tl.float32)
+    value = tl.load(images + at * CHANNELS + offset, mask=shown, other=0.0).to(tl.float32)
     value = tl.where(slot == 4 * CHANNELS, 1.0, value)
     tl.store(squares + row.to(tl.int64) * SQUARE + slot, value.to(squares.dtype.element_ty), mask=row < rows)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _products_kernel(  # type: ignore[no-untyped-def]
-    squares, partial, per_picture, pictures, second,
+    squares, partial, per_image, images, second,
     BLOCK: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Partial sums of the products of squares: a program takes every STRIDE-th block of each part's rows."""
     program, slot = tl.program_id(0), tl.arange(0, SQUARE)
     for part in tl.static_range(PARTS):
-        first, last = bounds(per_picture, pictures, second, part, PARTS)
+        first, last = bounds(per_image, images, second, part, PARTS)
         total = tl.zeros((SQUARE, SQUARE), tl.float32)
         for start in range(first + program * BLOCK, last, STRIDE * BLOCK):
             row = start + tl.arange(0, BLOCK)
@@ -229,14 +229,14 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward_kernel(  # type: ignore[no-untyped-def]
-    squares, gradient, outputs, places, partial, per_picture, pictures, second,
+    squares, gradient, outputs, places, partial, per_image, images, second,
     OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Partial sums of the gradient times the square below it, over each part's pooled positions, for the four places apart."""
     program = tl.program_id(0)
     slot, output = tl.arange(0, SQUARE), tl.arange(0, OUTPUTS)[None, :]
     for part in tl.static_range(PARTS):
-        first, last = bounds(per_picture, pictures, second, part, PARTS)
+        first, last = bounds(per_image, images, second, part, PARTS)
         total_0 = tl.zeros((SQUARE, OUTPUTS), tl.float32)
         total_1 = tl.zeros((SQUARE, OUTPUTS), tl.float32)
         total_2 = tl.zeros((SQUARE, OUTPUTS), tl.float32)

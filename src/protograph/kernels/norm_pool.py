@@ -5,7 +5,7 @@ Here the moments take one pass over them; a second picks the largest of four nor
 of pooling and ReLU is zero but for the picked values, so its sums need only these, and one last pass writes the whole gradient.
 The numbers are those of the three layers.
 
-Shapes: n pictures in G parts, C channels (a power of two), H x W values, h x w after pooling; m values of a channel in a part.
+Shapes: n images in G parts, C channels (a power of two), H x W values, h x w after pooling; m values of a channel in a part.
 Everything is channels-last. A norm [G, 4, C] holds of every channel in each part, with batch norm's epsilon in the deviation,
 
 .. math:: \mu, \quad \frac{1}{\sigma}, \quad a = \frac{\gamma}{\sigma}, \quad b = \beta - a \mu.
@@ -26,7 +26,7 @@ FEW = 8  # channels of a program that puts partial sums together
 
 
 def norm_relu_pool(inputs: Tensor, norm: nn.BatchNorm2d, relu: bool, parts: Sequence[int]) -> Tensor:
-    """[n, C, H, W] -> [n, C, h, w] in training mode; batch norm sees each of the `parts` of the n pictures apart.
+    """[n, C, H, W] -> [n, C, h, w] in training mode; batch norm sees each of the `parts` of the n images apart.
 
     Running statistics are updated part by part, as if each had been passed on its own.
     """
@@ -112,24 +112,24 @@ def held(numbers: int, channels: int) -> int:
 
 
 def second_begins(parts: Sequence[int], count: int) -> int:
-    """Where the second part of so many pictures begins: kernels tell two parts apart by this one number."""
+    """Where the second part of so many images begins: kernels tell two parts apart by this one number."""
     if len(parts) > 2:
-        raise ValueError(f"pictures come in one or two parts, not {len(parts)}")
+        raise ValueError(f"images come in one or two parts, not {len(parts)}")
     if sum(parts) != count:
-        raise ValueError(f"parts have {sum(parts)} of {count} pictures")
+        raise ValueError(f"parts have {sum(parts)} of {count} images")
     return parts[0]
 
 
-def spread(parts: Sequence[int], per_picture: int, block: int) -> tuple[int, tuple[int, int, int]]:
+def spread(parts: Sequence[int], per_image: int, block: int) -> tuple[int, tuple[int, int, int]]:
     """How many programs of `block` rows all parts need, each with rows of one part alone, and what `rows_of` takes."""
-    rows, second = sum(parts) * per_picture, parts[0] * per_picture
+    rows, second = sum(parts) * per_image, parts[0] * per_image
     before = triton.cdiv(second, block)
     return before + triton.cdiv(rows - second, block), (rows, second, before)
 
 
-def values(parts: Sequence[int], per_picture: int) -> tuple[float, float]:
+def values(parts: Sequence[int], per_image: int) -> tuple[float, float]:
     """How many values m a channel has in the first and in the last part."""
-    return float(parts[0] * per_picture), float(parts[-1] * per_picture)
+    return float(parts[0] * per_image), float(parts[-1] * per_image)
 
 
 def settings(norm: nn.BatchNorm2d) -> tuple[Any, ...]:
@@ -141,10 +141,10 @@ def settings(norm: nn.BatchNorm2d) -> tuple[Any, ...]:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def bounds(per_picture, pictures, second, part: tl.constexpr, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def bounds(per_image, images, second, part: tl.constexpr, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """First and last row of a part."""
-    first = 0 if part == 0 else second * per_picture
-    last = second * per_picture if part < PARTS - 1 else pictures * per_picture
+    first = 0 if part == 0 else second * per_image
+    last = second * per_image if part < PARTS - 1 else images * per_image
     return first, last
 
 
@@ -199,14 +199,14 @@ def track(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _sums_kernel(  # type: ignore[no-untyped-def]
-    inputs, partial, per_picture, pictures, second,
+    inputs, partial, per_image, images, second,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Partial sums of values and squares: a program takes every STRIDE-th block of each part's rows."""
     program = tl.program_id(0)
     channel = tl.arange(0, CHANNELS)
     for part in tl.static_range(PARTS):
-        first, last = bounds(per_picture, pictures, second, part, PARTS)
+        first, last = bounds(per_image, images, second, part, PARTS)
         total = tl.zeros((BLOCK, CHANNELS), tl.float32)
         square = tl.zeros((BLOCK, CHANNELS), tl.float32)
         for start in range(first + program * BLOCK, last, STRIDE * BLOCK):
@@ -247,12 +247,12 @@ def _pool_kernel(  # type: ignore[no-untyped-def]
     """Each row is a pooled position: normalise its four values, keep the largest, what it was, and which."""
     row, there, part = rows_of(tl.program_id(0), rows, second_row, second_program, BLOCK)
     inside = there[:, None]
-    picture = row // (high * wide)
+    image = row // (high * wide)
     i, j = (row // wide) % high, row % wide
     channel = tl.arange(0, CHANNELS)[None, :]
     norm = own + part * 4 * CHANNELS + channel
     a, b = tl.load(norm + 2 * CHANNELS), tl.load(norm + 3 * CHANNELS)
-    corner = ((picture.to(tl.int64) * height + 2 * i) * width + 2 * j)[:, None] * CHANNELS + channel
+    corner = ((image.to(tl.int64) * height + 2 * i) * width + 2 * j)[:, None] * CHANNELS + channel
     raw = tl.load(inputs + corner, mask=inside, other=0.0)
     best = raw.to(tl.float32) * a + b
     place = tl.zeros((BLOCK, CHANNELS), tl.uint8)
@@ -273,14 +273,14 @@ def _pool_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
-    gradient, picked, own, partial, per_picture, pictures, second,
+    gradient, picked, own, partial, per_image, images, second,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Partial sums of the gradient, and of the gradient times the normalised value, over the picked values of each part."""
     program = tl.program_id(0)
     channel = tl.arange(0, CHANNELS)
     for part in tl.static_range(PARTS):
-        first, last = bounds(per_picture, pictures, second, part, PARTS)
+        first, last = bounds(per_image, images, second, part, PARTS)
         norm = own + part * 4 * CHANNELS + channel[None, :]
         mean, deviation = tl.load(norm), tl.load(norm + CHANNELS)
         a, b = tl.load(norm + 2 * CHANNELS), tl.load(norm + 3 * CHANNELS)
@@ -327,7 +327,7 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Each row is a 2 x 2 square of the input: the gradient of its four values, one of which was picked."""
     row, there, part = rows_of(tl.program_id(0), rows, second_row, second_program, BLOCK)
-    picture = row // (all_high * all_wide)
+    image = row // (all_high * all_wide)
     i, j = (row // all_wide) % all_high, row % all_wide
     inside, pooled = there[:, None], (there & (i < high) & (j < wide))[:, None]
     channel = tl.arange(0, CHANNELS)[None, :]
@@ -336,12 +336,12 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
     a, b = tl.load(norm + 2 * CHANNELS), tl.load(norm + 3 * CHANNELS)
     mean_sum = tl.load(shared + part * 2 * CHANNELS + channel)
     mean_product = tl.load(shared + (part * 2 + 1) * CHANNELS + channel)
-    at = ((picture.to(tl.int64) * high + i) * wide + j)[:, None] * CHANNELS + channel
+    at = ((image.to(tl.int64) * high + i) * wide + j)[:, None] * CHANNELS + channel
     slope = tl.load(gradient + at, mask=pooled, other=0.0).to(tl.float32)
     if RELU:
         slope = tl.where(tl.load(picked + at, mask=pooled, other=0.0).to(tl.float32) * a + b > 0, slope, 0.0)
     place = tl.load(places + at, mask=pooled, other=255)
-    corner = ((picture.to(tl.int64) * height + 2 * i) * width + 2 * j)[:, None] * CHANNELS + channel
+    corner = ((image.to(tl.int64) * height + 2 * i) * width + 2 * j)[:, None] * CHANNELS + channel
     for which in tl.static_range(0, 4):
         here = inside & ((2 * i + which // 2 < height) & (2 * j + which % 2 < width))[:, None]
         offset = ((which // 2) * width + which % 2) * CHANNELS

@@ -1,4 +1,4 @@
-"""Pictures [n, C, H, W] -> features [n, D]."""
+"""Images [n, C, H, W] -> features [n, D]."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from protograph._internal.errors import unknown
+from protograph._internal.errors import unknown_name
 from protograph.data.store import TRITON
 from protograph.nn.classify import normalise
 
@@ -20,10 +20,10 @@ class Conv4(nn.Module):
 
     Args:
         widths: channels of the four blocks
-        channels: channels of the pictures
+        channels: channels of the images
         last_relu: whether the last block has its ReLU
-        mirror: whether features in evaluation mode are the mean of a picture's and its mirror image's,
-            :math:`\tfrac12 (f(x) + f(x\,\mathrm{flipped}))`, for pictures of which training flips every other one
+        mirror: whether features in evaluation mode are the mean of an image's and its mirror image's,
+            :math:`\tfrac12 (f(x) + f(x\,\mathrm{flipped}))`, for images of which training flips every other one
 
     """
 
@@ -40,16 +40,16 @@ class Conv4(nn.Module):
             self.blocks.append(nn.Sequential(conv, nn.BatchNorm2d(width), relu, nn.MaxPool2d(2)))
             channels = width
 
-    def forward(self, pictures: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """[n, C, H, W] -> [n, D]; in training batch norm sees each of the `parts` of the n pictures apart."""
-        parts = parts or (pictures.shape[0],)
-        features = self._features(pictures, parts)
+    def forward(self, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """[n, C, H, W] -> [n, D]; in training batch norm sees each of the `parts` of the n images apart."""
+        parts = parts or (images.shape[0],)
+        features = self._features(images, parts)
         if self.mirror and not self.training:
-            features = (features + self._features(pictures.flip(-1), parts)) / 2
+            features = (features + self._features(images.flip(-1), parts)) / 2
         return features
 
-    def _features(self, pictures: Tensor, parts: Sequence[int]) -> Tensor:
-        features = pictures
+    def _features(self, images: Tensor, parts: Sequence[int]) -> Tensor:
+        features = images
         for block in self.blocks:
             features = conv_block(block, features, parts)  # type: ignore[arg-type]
         return features.flatten(1)
@@ -99,9 +99,9 @@ class ResNet12(nn.Module):
             self.blocks.append(ResidualBlock(channels, width, relu=last_relu or width < 640))
             channels = width
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """[n, C, H, W] -> [n, 640]."""
-        features: Tensor = self.blocks(pictures)
+        features: Tensor = self.blocks(images)
         return features.mean(dim=(2, 3))
 
 
@@ -158,7 +158,7 @@ class Centred(nn.Module):
     def of(cls, classes: Sequence[Tensor]) -> "Centred":
         """At the mean of the means of several classes' features [n, D]; of a single class, nowhere.
 
-        Every class counts alike: a class of many pictures would otherwise be centred at itself, and nothing left of it.
+        Every class counts alike: a class of many images would otherwise be centred at itself, and nothing left of it.
         """
         if len(classes) < 2:
             return cls(torch.zeros_like(classes[0][0]))
@@ -174,7 +174,7 @@ class Centred(nn.Module):
         return self.centre + self.radius * normalise(prototypes)
 
 
-Backbone = Callable[[int, bool], nn.Module]  # (channels, last_relu) -> pictures [n, C, H, W] to features [n, D]
+Backbone = Callable[[int, bool], nn.Module]  # (channels, last_relu) -> images [n, C, H, W] to features [n, D]
 
 BACKBONES: dict[str, Backbone] = {
     "conv4-64-128": lambda channels, last_relu: Conv4((64, 64, 128, 128), channels, last_relu),
@@ -191,15 +191,15 @@ BACKBONES: dict[str, Backbone] = {
 def build_backbone(name: str, channels: int, last_relu: bool) -> nn.Module:
     """A backbone by its name."""
     if name not in BACKBONES:
-        raise unknown("backbone", name, BACKBONES)
+        raise unknown_name("backbone", name, BACKBONES)
     return BACKBONES[name](channels, last_relu)
 
 
-def feature_count(backbone: nn.Module, picture_shape: tuple[int, ...]) -> int:
-    """D of a backbone for pictures of this shape, found by passing one through."""
+def feature_count(backbone: nn.Module, image_shape: tuple[int, ...]) -> int:
+    """D of a backbone for images of this shape, found by passing one through."""
     modes = {module: module.training for module in backbone.modules()}
     with torch.no_grad():
-        features: Tensor = backbone.eval()(torch.zeros(1, *picture_shape))
+        features: Tensor = backbone.eval()(torch.zeros(1, *image_shape))
     for module, training in modes.items():
         module.training = training
     if features.ndim != 2:

@@ -23,7 +23,7 @@ class GraphPrototypeNetwork(nn.Module):
     :math:`c_n = \frac 1 K \sum_i \bar z_{n,i}`; the graph block updates all of them jointly.
 
     Args:
-        backbone: pictures [n, C, H, W] -> features [n, D]
+        backbone: images [n, C, H, W] -> features [n, D]
         seen: T, the number of training classes
         features: D
         operators: the set :math:`\mathcal A`
@@ -54,19 +54,19 @@ class GraphPrototypeNetwork(nn.Module):
         self.normalise_support, self.normalise_seen = normalise_support, normalise_seen
         self.precision = torch.float32  # of the backbone; everything behind it is at least that
 
-    def embed(self, pictures: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """Features [n, D] of pictures [n, C, H, W], as float32 or wider whatever the backbone's precision.
+    def embed(self, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """Features [n, D] of images [n, C, H, W], as float32 or wider whatever the backbone's precision.
 
-        In training, batch norm sees each of the `parts` of the n pictures apart.
+        In training, batch norm sees each of the `parts` of the n images apart.
         """
         half = self.precision != torch.float32
-        with torch.autocast(pictures.device.type, self.precision, enabled=half):
+        with torch.autocast(images.device.type, self.precision, enabled=half):
             if parts is None or len(parts) == 1 or not self.backbone.training:
-                features: Tensor = self.backbone(pictures)
+                features: Tensor = self.backbone(images)
             elif isinstance(self.backbone, Conv4):
-                features = self.backbone(pictures, parts)
+                features = self.backbone(images, parts)
             else:
-                features = torch.cat([self.backbone(part) for part in torch.split(pictures, list(parts))])
+                features = torch.cat([self.backbone(part) for part in torch.split(images, list(parts))])
         return features.float() if half else features
 
     def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int) -> Context:

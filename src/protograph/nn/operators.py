@@ -144,7 +144,7 @@ class Edges:
         return found
 
     def dense(self) -> Tensor:
-        """The matrix [E, V, V] in full, for pictures and tests."""
+        """The matrix [E, V, V] in full, for images and tests."""
         episodes, classes = self.shape
         matrix = self.weight.new_zeros(episodes, classes, classes)
         matrix = matrix.index_put((self.episode, self.row, self.column), self.weight, accumulate=True)
@@ -219,7 +219,7 @@ class Weights:
         return found
 
     def dense(self, classes: int) -> Tensor:
-        """The matrix [E, V, V] (or [V, V]) in full, for pictures and tests."""
+        """The matrix [E, V, V] (or [V, V]) in full, for images and tests."""
         if isinstance(self.values, Edges):
             full = self.values.dense()
             part = full[:, self.rows, self.columns]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.data import find_source
 from protograph.paper.published import PAPER_DATASETS, TITLES, VARIANT_OF, Cell, gfsl_rows, published
 from protograph.training.config import find_recipe
@@ -79,7 +79,7 @@ class Selection:
                 raise InputError(f"'{name}' is the first stage of others and no cell: leave it out, it is trained where needed")
         for name in self.tables:
             if name not in (*TITLES, *OTHER_TABLES):
-                raise unknown("table", name, (*TITLES, *OTHER_TABLES))
+                raise unknown_name("table", name, (*TITLES, *OTHER_TABLES))
         if bad := [shots for shots in self.shots if shots < 1]:
             raise InputError(f"shots must be at least 1, not {bad[0]}")
 

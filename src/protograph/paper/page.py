@@ -11,7 +11,7 @@ from protograph.paper.ledger import Entry, read_ledger, read_notes, scores
 from protograph.paper.plots import figure_cells, fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
 from protograph.paper.published import PAPER_DATASETS
 from protograph.paper.table import STANDING, document
-from protograph.report.document import Block, Heading, Paragraph, Picture, plain
+from protograph.report.document import Block, Figure, Heading, Paragraph, plain
 from protograph.report.figures import drawn
 
 
@@ -53,7 +53,7 @@ def _shots(ledger: Mapping[Task, Entry], dataset: str) -> list[Block]:
         f"Joint-Joint on {dataset} against the number of shots, by the `{recipe}` recipe. Bars are 95 % intervals over test "
         f"episodes; dots are single seeds, where there are several.{said}"
     )
-    return [Picture(drawn(shots_figure(known, dataset), "svg"), "svg+xml", caption)]
+    return [Figure(drawn(shots_figure(known, dataset), "svg"), "svg+xml", caption)]
 
 
 def _operators(dataset: str, root: Path | None, progress: Progress) -> list[Block]:
@@ -65,7 +65,7 @@ def _operators(dataset: str, root: Path | None, progress: Progress) -> list[Bloc
     except InputError as error:
         return [Paragraph(f"The operator of {dataset} is drawn where its files are: {plain(str(error))}.")]
     return [
-        Picture(
+        Figure(
             drawn(semantic_figure(opened, relation, column=True), "svg"),
             "svg+xml",
             f"The operator that a fresh model makes of {relation} in a test episode of {dataset}, similar classes side by "

@@ -68,12 +68,12 @@ class Grid:
                 "choose another --results and --runs, or give the same --set"
             )
 
-    def check_pictures(self, ledger: Mapping[Task, Entry], dataset: Dataset) -> None:
-        """Complain of entries that were trained on other pictures of a dataset's than this grid would be."""
+    def check_images(self, ledger: Mapping[Task, Entry], dataset: Dataset) -> None:
+        """Complain of entries that were trained on other images of a dataset's than this grid would be."""
         for task, entry in ledger.items():
             if task.cell.dataset == dataset.name and entry.config.fingerprint != dataset.fingerprint:
                 raise InputError(
-                    f"{self.results} has {task} on other pictures than are here (fingerprint {entry.config.fingerprint}, not "
+                    f"{self.results} has {task} on other images than are here (fingerprint {entry.config.fingerprint}, not "
                     f"{dataset.fingerprint}): choose another --results and --runs, or the --root it had"
                 )
 

@@ -41,16 +41,16 @@ from protograph.variants import find_variant
 
 COUNTED = ("h_mean", "joint_joint")  # what a cell is judged by
 BOLD = ("joint_joint", "h_mean")  # what the paper prints in bold
-ALLOWANCE = {"mini-imagenet": 1.5}  # for want of training pictures, see LESS
+ALLOWANCE = {"mini-imagenet": 1.5}  # for want of training images, see LESS
 NARROW = 0.5  # points: about the standard deviation between seeds
-LESS = {"mini-imagenet": "100 training pictures per class less than the paper had"}
+LESS = {"mini-imagenet": "100 training images per class less than the paper had"}
 # What the recipes are, to those who read their numbers beside the paper's.
 TRAINED = {
     "paper": "the paper's training",
     "fast": "a tenth to a fifth of the paper's training, in larger steps",
-    "strong": "`fast`, mostly for longer, yet not as long as the paper's, and with what the paper did not do: pictures also "
+    "strong": "`fast`, mostly for longer, yet not as long as the paper's, and with what the paper did not do: images also "
     "scaled, stretched, recoloured and partly erased, 128 channels in every block instead of 64 in two of them, when tested "
-    "the mean of a picture's and its mirror image's features, PN+ on episodes of 20 classes and, on miniImageNet, GcGPN from a "
+    "the mean of an image's and its mirror image's features, PN+ on episodes of 20 classes and, on miniImageNet, GcGPN from a "
     "trained cosine classifier",
 }
 HEAD = ("", "", *MEASURES.values())
@@ -152,7 +152,7 @@ def _introduction(ledger: Mapping[Task, Entry], known: Known, folder: str, ours:
         if changed := sorted({changes(entry.config) for entry in entries} - {""}):
             texts[-1] += f" **Not by the recipes as they are: {plain('; '.join(changed))}.**"
         if len(contents) > 1:
-            texts[-1] += " **These runs saw different pictures: their numbers cannot be compared.**"
+            texts[-1] += " **These runs saw different images: their numbers cannot be compared.**"
         for which, starts in _starts(entries).items():
             texts[-1] += f" Second stages of {which} began from {starts} trainings of the first."
     return [Paragraph(text) for text in texts]
@@ -319,7 +319,7 @@ def _own_row(
 
 
 TRIED = (
-    "Changes to a recipe and what they brought after the last epoch, on validation classes and pictures alone; the cells above "
+    "Changes to a recipe and what they brought after the last epoch, on validation classes and images alone; the cells above "
     "are trained by the recipes as they are. `protograph compare RUN --out results/trials.csv` adds a run; of "
     "those without all six measures only these are known."
 )
@@ -355,7 +355,7 @@ LEARNED = (
 )
 FEW_SHOT = (
     "5-way Novel-Novel on miniImageNet. Few-shot methods as the paper quotes them; below, models for the joint label space as "
-    "it published them and as measured here. Theirs had 600 training pictures per class, ours 500; by `strong` ours were "
+    "it published them and as measured here. Theirs had 600 training images per class, ours 500; by `strong` ours were "
     "changed in more ways, and were looked at from both sides when tested."
 )
 

@@ -1,4 +1,4 @@
-"""Sources of side information: how alike classes are, according to something other than their pictures."""
+"""Sources of side information: how alike classes are, according to something other than their images."""
 
 from protograph.relations.attributes import AttributeRelation
 from protograph.relations.base import Relation, checked

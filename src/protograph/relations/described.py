@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.relations.attributes import AttributeRelation
 from protograph.relations.base import Relation
 from protograph.relations.embeddings import SentenceRelation
@@ -91,7 +91,7 @@ def _restore_source(values: Mapping[str, Any] | None, tensors: Mapping[str, Tens
         return UnicodeRelation(values["weights"], values["alike"])
     if kind == "named":
         return Named(values["spec"], values.get("titles"))
-    raise unknown("kind of relation", kind, ("attributes", "matrix", "unicode", "named"))
+    raise unknown_name("kind of relation", kind, ("attributes", "matrix", "unicode", "named"))
 
 
 def _parts(name: str, matrix: Tensor) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import ParseError
 import torch
 from torch import Tensor
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.relations.base import lacking
 from protograph.relations.tables import read_rows, require_file
 
@@ -44,7 +44,7 @@ class EdgeRelation:
         source: str = "edges",
     ) -> None:
         if measure not in get_args(Measure):
-            raise unknown("measure", measure, get_args(Measure))
+            raise unknown_name("measure", measure, get_args(Measure))
         if power < 1:
             raise InputError(f"relation '{source}' cannot be raised to the power {power}: give at least 1")
         if power > 1 and measure != "adjacency":

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.relations.attributes import AttributeRelation
 from protograph.relations.base import LackingError, Relation, checked
 from protograph.relations.specs import RelationSpec
@@ -249,7 +249,7 @@ def _from_pairs(pairs: Mapping[Any, Any], names: Sequence[str], label: str) -> T
             raise InputError(f"relation '{label}' has similarities by pair, but {pair!r} is no pair of classes")
         for name in map(str, pair):
             if name not in places:
-                raise unknown(f"class in relation '{label}'", name, places)
+                raise unknown_name(f"class in relation '{label}'", name, places)
         given[places[str(pair[0])], places[str(pair[1])]] = _number(value, pair, label)
     found |= {(column, row): value for (row, column), value in given.items()}
     found |= given
@@ -264,7 +264,7 @@ def _by_class(told: Mapping[Any, float], names: Sequence[str], label: str) -> Te
     places = {name: place for place, name in enumerate(names)}
     for name, value in told.items():
         if str(name) not in places:
-            raise unknown(f"class in relation '{label}'", str(name), places)
+            raise unknown_name(f"class in relation '{label}'", str(name), places)
         row[places[str(name)]] = _number(value, name, label)
     return row
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.relations.attributes import AttributeRelation
 from protograph.relations.base import Relation
 from protograph.relations.edges import EdgeRelation, Measure
@@ -46,9 +46,9 @@ class RelationSpec:
                 raise InputError(f"relation '{kind}' needs a file: {KINDS[kind]}")
             return cls(kind, Path(path) if path else None)
         if colon and len(kind) > 1 and not Path(text).exists():  # one letter is a drive
-            raise unknown("relation", kind, [*KINDS, *others])
+            raise unknown_name("relation", kind, [*KINDS, *others])
         if not Path(text).suffix:
-            raise unknown("relation", text, [*KINDS, *others])
+            raise unknown_name("relation", text, [*KINDS, *others])
         return cls("matrix", Path(text))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Results as a document: headings, paragraphs, lists, tables and pictures, written as Markdown or as one page of HTML.
+"""Results as a document: headings, paragraphs, lists, tables and images, written as Markdown or as one page of HTML.
 
 Texts may have **bold** and `code` in them; what comes from elsewhere (class names, notes) goes through `plain` first.
 """
@@ -102,8 +102,8 @@ class Details:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture inside the page; Markdown goes without.
+class Figure:
+    """An image inside the page; Markdown goes without.
 
     content: a whole file of `kind` png or svg+xml
     """
@@ -113,7 +113,7 @@ class Picture:
     caption: str
 
 
-Block = Heading | Paragraph | Bullets | Grid | Details | Picture
+Block = Heading | Paragraph | Bullets | Grid | Details | Figure
 
 
 def plain(text: str) -> str:
@@ -137,7 +137,7 @@ def as_markdown(blocks: Iterable[Block]) -> str:
                 parts.append("\n".join([lines[0], "|" + "".join("---:|" if side else "---|" for side in right), *lines[1:]]))
             case Details(text, inner):
                 parts += [f"<details>\n<summary>{_inline(text)}</summary>", as_markdown(inner).rstrip("\n"), "</details>"]
-            case Picture():
+            case Figure():
                 pass
     return "\n\n".join(parts) + "\n"
 
@@ -173,9 +173,9 @@ def _sections(blocks: Iterable[Block]) -> list[tuple[str, list[Block]]]:
 
 def _body(blocks: Iterable[Block]) -> str:
     parts: list[str] = []
-    for pictures, group in groupby(blocks, lambda block: isinstance(block, Picture)):
+    for images, group in groupby(blocks, lambda block: isinstance(block, Figure)):
         shown = "\n".join(map(_element, group))
-        parts.append(f'<div class="figures">\n{shown}\n</div>' if pictures else shown)
+        parts.append(f'<div class="figures">\n{shown}\n</div>' if images else shown)
     return "\n".join(parts)
 
 
@@ -191,7 +191,7 @@ def _element(block: Block) -> str:
             return _table(block)
         case Details(text, inner):
             return f"<details><summary>{_inline(text)}</summary>{_body(inner)}</details>"
-        case Picture(content, kind, caption):
+        case Figure(content, kind, caption):
             data = base64.b64encode(content).decode()
             image = f'<img alt="{html.escape(_bare(caption))}" src="data:image/{kind};base64,{data}">'
             return f"<figure>{image}<figcaption>{_inline(caption)}</figcaption></figure>"

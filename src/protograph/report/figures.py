@@ -1,4 +1,4 @@
-"""Pictures of a run: learning curves, one test episode, the operator of that episode; and of similarities."""
+"""Images of a run: learning curves, one test episode, the operator of that episode; and of similarities."""
 
 import io
 import math
@@ -91,7 +91,7 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
     seen_queries = torch.arange(len(rows) * queries).view(len(rows), queries)
     shots = episode.support.shape[2]
     columns = shots + 2 * queries + 2  # a gap before each group of queries
-    width, height = (0.95, 1.6) if _wordy(dataset) else (0.62, 0.92)  # of a picture with its title
+    width, height = (0.95, 1.6) if _wordy(dataset) else (0.62, 0.92)  # of an image with its title
     figure, grid = plt.subplots(
         len(rows), columns, squeeze=False, figsize=(width * columns, height * len(rows) + 0.7), layout="constrained"
     )
@@ -128,7 +128,7 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
 def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, strongest: int = 10) -> None:
     """The learned operator of one test episode: the whole matrix, and what the novel classes take from which classes.
 
-    One row for each operator between classes; no picture where the variant has none.
+    One row for each operator between classes; no image where the variant has none.
     """
     episode, context = _test_episode(model, dataset, config)
     classes = episode.classes.shape[1]
@@ -254,7 +254,7 @@ def _name_some(axes: Axes, names: Sequence[str], seen: int) -> None:
 
 
 def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, run: Run) -> None:
-    """All pictures of a finished run, into its folder."""
+    """All images of a finished run, into its folder."""
     draw_curves({run.config.variant: run.history}, run.folder / "curves.png")
     draw_operator(model, dataset, run.config, run.folder / "operator.png")
     if isinstance(dataset.store, ImageStore):
@@ -262,7 +262,7 @@ def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, run: Run) -> None:
 
 
 def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig) -> tuple[Episodes, Context]:
-    """The first test episode and what the model's operators see of it. Model and pictures are on the CPU."""
+    """The first test episode and what the model's operators see of it. Model and images are on the CPU."""
     spec = evaluation_spec(dataset, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
     episode = sample(spec, EVALUATION_SEED, 0)
     support = extract(model, dataset.store, episode.support.flatten()).view(*episode.support.shape, -1)
@@ -292,9 +292,9 @@ def _clustered(similarity: NDArray[np.float64]) -> list[int]:
     return groups[0] if groups else []
 
 
-def _show(axes: Axes, dataset: Dataset, picture: int, title: str, colour: str) -> None:
+def _show(axes: Axes, dataset: Dataset, image: int, title: str, colour: str) -> None:
     assert isinstance(dataset.store, ImageStore)
-    pixels = dataset.store.pixels[picture]
+    pixels = dataset.store.pixels[image]
     shown = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
     axes.imshow(shown.numpy(), cmap="gray", vmin=0, vmax=255)
     axes.set_title(title, fontsize=6 if _wordy(dataset) else 8, color=colour, pad=2)

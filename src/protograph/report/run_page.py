@@ -8,7 +8,7 @@ from torch import Tensor
 from protograph.data import Dataset
 from protograph.evaluation.confusions import Answers, strongest
 from protograph.evaluation.metrics import MEASURES
-from protograph.report.document import Block, Grid, Heading, Paragraph, Picture, plain
+from protograph.report.document import Block, Figure, Grid, Heading, Paragraph, plain
 from protograph.report.figures import curves, drawn
 from protograph.training.config import RunConfig
 from protograph.training.run import Run
@@ -60,7 +60,7 @@ def _curves(run: Run) -> list[Block]:
         return [Paragraph("Nothing was trained.")]
     captions = "Training loss by epoch.", "H-Mean in validation episodes by epoch, with its 95 % interval."
     figures = curves({run.config.variant: history})
-    return [Picture(drawn(figure, "svg"), "svg+xml", text) for figure, text in zip(figures, captions, strict=True)]
+    return [Figure(drawn(figure, "svg"), "svg+xml", text) for figure, text in zip(figures, captions, strict=True)]
 
 
 def _sides(answers: Answers) -> list[Block]:

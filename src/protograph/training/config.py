@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph.episodes import QueryScheme
 from protograph.variants import Variant, find_variant
 
@@ -18,7 +18,7 @@ class Recipe:
     """How a model is trained and selected.
 
     epochs, steps, episodes:   epochs of so many steps of so many episodes
-    batch:                     single pictures of a step, where a variant is not trained on episodes
+    batch:                     single images of a step, where a variant is not trained on episodes
     ways:                      novel classes of an episode, in training and evaluation
     training_ways:             classes acting as novel in a training episode, where they are not as many as `ways`; 0: they are
     novel_queries:             training queries of each novel class
@@ -31,7 +31,7 @@ class Recipe:
     scalar_rate:               how fast scales and temperatures of operators learn, as a share of the rate; 0: not at all
     dropout:                   share of the backbone's features set to zero in training, where the backbone is trained
     zoom, stretch,
-    colour, erase:             how training pictures are changed beyond the dataset's own augmentation, see `Augmentation`
+    colour, erase:             how training images are changed beyond the dataset's own augmentation, see `Augmentation`
     temperature:               where the cosine classifier's temperature starts
     sharpness:                 where the temperatures of relations start
     pretrain:                  the variant whose trained run joint training starts from, where its variant names none; "": it
@@ -98,18 +98,18 @@ class Recipe:
             if not (isinstance(drop, tuple) and [type(part) for part in drop] in ([int, float], [int, int])):
                 raise InputError(f"recipe '{self.name}': drops are (epoch, rate) pairs, not {drop!r}")
         if self.scheme not in ("total", "per-class"):
-            raise unknown("query scheme", self.scheme, ("total", "per-class"))
+            raise unknown_name("query scheme", self.scheme, ("total", "per-class"))
         if self.anneal and self.drops:
             raise InputError(f"recipe '{self.name}': 'drops' would be ignored with 'anneal': use one of them")
 
     @property
-    def picture_changes(self) -> dict[str, Any]:
-        """What it changes of pictures, as settings of an `Augmentation`; those that change nothing are not among them."""
-        return {name: value for name in _PICTURES if (value := getattr(self, name)) != getattr(Recipe, name)}
+    def image_changes(self) -> dict[str, Any]:
+        """What it changes of images, as settings of an `Augmentation`; those that change nothing are not among them."""
+        return {name: value for name in _IMAGES if (value := getattr(self, name)) != getattr(Recipe, name)}
 
 
 SETTINGS = tuple(field.name for field in fields(Recipe) if field.name != "name")  # all that may be changed
-_PICTURES = ("zoom", "stretch", "colour", "erase")
+_IMAGES = ("zoom", "stretch", "colour", "erase")
 PAPER = Recipe("paper", drops=((20, 0.006), (40, 0.0012), (50, 0.00024), (60, 0.000048)))
 DEMO = replace(
     PAPER,
@@ -136,7 +136,7 @@ FAST = replace(
     weight_decay=1e-3,
     validation_episodes=600,
 )
-# Changed pictures are learned by heart later, so that longer training is of use.
+# Changed images are learned by heart later, so that longer training is of use.
 STRONG = replace(FAST, name="strong", steps=2 * FAST.steps, zoom=1.25, stretch=1.15, colour=0.3, erase=0.43)
 # For prototypes and graph block on the features of a frozen encoder: prototypes start where their classes are, and relations
 # sharp, since from a temperature of 1 they take thousands of steps to be of use.
@@ -175,14 +175,14 @@ _UNUSED = {
     "joint": {"batch"},
     "few-shot": {"batch", "seen_queries", "scheme"},
     "classify": _EPISODES,
-    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER, *_PICTURES},
+    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER, *_IMAGES},
 }
 
 
 def find_recipe(name: str) -> Recipe:
     """The recipe of that name."""
     if name not in RECIPES:
-        raise unknown("recipe", name, RECIPES)
+        raise unknown_name("recipe", name, RECIPES)
     return RECIPES[name]
 
 
@@ -242,7 +242,7 @@ def recipe_for(
     """The recipe of that name as a variant follows it, with a dataset's changes by recipe ("*": to all) and a user's."""
     for setting in changes:
         if setting not in SETTINGS:
-            raise unknown("recipe setting", setting, SETTINGS)
+            raise unknown_name("recipe setting", setting, SETTINGS)
     own = dataset or {}
     recipe = replace(find_recipe(name), **{**own.get("*", {}), **own.get(name, {})})
     if not can_be_pretrained(variant):
@@ -301,7 +301,7 @@ def typed(base: Config, changes: Mapping[str, Any], where: str) -> Config:
     checked = {}
     for name, value in changes.items():
         if name not in hints:
-            raise unknown(f"{where} setting", name, hints)
+            raise unknown_name(f"{where} setting", name, hints)
         checked[name] = _coerced(value, type(getattr(base, name)), f"{where} setting '{name}'")
     return replace(base, **checked)
 

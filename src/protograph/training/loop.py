@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.files import write_json
 from protograph._internal.memory import keep_freed_memory
 from protograph._internal.progress import Progress, Silent
@@ -38,7 +38,7 @@ SAVING = 0.05  # share of the time that those after an epoch may take
 SCALE = "scale "  # what stands before an operator's label where its scale is recorded
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-Embed = Callable[..., list[Tensor]]  # groups of picture indices [...] -> features [..., D] of each
+Embed = Callable[..., list[Tensor]]  # groups of image indices [...] -> features [..., D] of each
 Head = Callable[..., Tensor]  # support, mask, queries, classes, seen -> joint logits [E, Q, V]
 
 
@@ -81,7 +81,7 @@ def train(
     best = state.part("best.")
 
     count = recipe.batch if variant.objective == "classify" else recipe.episodes
-    augmentation = replace(dataset.augmentation, **recipe.picture_changes)
+    augmentation = replace(dataset.augmentation, **recipe.image_changes)
     one_step = repeated_step(model, optimiser, store, augmentation, spec, count, variant, loss_sum, recipe.dropout)
 
     with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
@@ -173,7 +173,7 @@ def training_step(
     head: Head | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Draw `count` episodes (or single pictures), and go one step down the gradient of the variant's objective; the loss.
+    """Draw `count` episodes (or single images), and go one step down the gradient of the variant's objective; the loss.
 
     head: what computes the model's joint logits, if not the model as it is
     dropout: share of the features, of support and queries alike, set to zero where the backbone is trained
@@ -185,8 +185,8 @@ def training_step(
 
     def embed(*groups: Tensor) -> list[Tensor]:
         sizes = [indices.numel() for indices in groups]
-        pictures = store.gather(torch.cat([indices.flatten() for indices in groups]), augmentation, generator)
-        features = model.embed(pictures, sizes)
+        images = store.gather(torch.cat([indices.flatten() for indices in groups]), augmentation, generator)
+        features = model.embed(images, sizes)
         if dropout and model.backbone.training:
             features = dropped(features, dropout, generator)
         apart = torch.split(features, sizes)
@@ -221,8 +221,8 @@ def few_shot_loss(model: GraphPrototypeNetwork, episodes: Episodes, embed: Embed
 
 
 def classification_loss(model: GraphPrototypeNetwork, batch: Batch, embed: Embed, head: Head) -> Tensor:
-    """Cross-entropy of single pictures among all seen classes."""
-    return cross_entropy(model.seen_logits(embed(batch.pictures)[0]), batch.targets)
+    """Cross-entropy of single images among all seen classes."""
+    return cross_entropy(model.seen_logits(embed(batch.images)[0]), batch.targets)
 
 
 LOSSES: dict[str, Callable[[GraphPrototypeNetwork, Any, Embed, Head], Tensor]] = {
@@ -250,12 +250,12 @@ def plan(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Ep
     """A fresh model, what it is trained on and what it is validated on; whatever cannot be trained is refused."""
     recipe, variant = config.recipe, find_variant(config.variant)
     if variant.chosen_by not in MEASURES:
-        raise unknown("measure", variant.chosen_by, MEASURES)
+        raise unknown_name("measure", variant.chosen_by, MEASURES)
     if variant.objective == "none" and recipe.epochs * recipe.steps != len(variant.candidates):
         raise InputError(f"variant '{variant.name}' has {len(variant.candidates)} candidates: give it as many epochs of 1 step")
-    if isinstance(dataset.store, FeatureStore) and (changed := recipe.picture_changes):
+    if isinstance(dataset.store, FeatureStore) and (changed := recipe.image_changes):
         raise InputError(
-            f"recipe '{recipe.name}' changes pictures ({', '.join(changed)}), and dataset '{dataset.name}' has features in "
+            f"recipe '{recipe.name}' changes images ({', '.join(changed)}), and dataset '{dataset.name}' has features in "
             "their place: leave that out, or choose another recipe"
         )
     model = make_model(config, dataset)
@@ -308,7 +308,7 @@ def configure(
 ) -> RunConfig:
     """A complete configuration; what is not given takes the dataset's own default. `changes` are made to the recipe."""
     if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
+        raise unknown_name("precision", precision, PRECISIONS)
     source, changes = DATASETS.get(dataset.name, OWN), changes or {}
     chosen, recipe = find_variant(variant), recipe or source.recipe
     if chosen.objective == "classify" and shots != 1:
@@ -358,7 +358,7 @@ def configure_start(config: RunConfig, dataset: Dataset, changes: Mapping[str, A
 
 
 def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str = "joint") -> EpisodeSpec | Pool:
-    """Episodes in which some of the seen classes act as novel or, where the objective knows none, the training pictures."""
+    """Episodes in which some of the seen classes act as novel or, where the objective knows none, the training images."""
     if objective in ("joint", "few-shot"):
         seen_queries = recipe.seen_queries if objective == "joint" else 0
         queries = recipe.novel_queries, seen_queries
@@ -366,7 +366,7 @@ def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str =
         return EpisodeSpec(dataset.train, None, ways, shots, *queries, recipe.scheme, names=dataset.classes)
     if int(dataset.train.counts.min()) < 1:
         bare = dataset.classes[int(dataset.train.classes[dataset.train.counts.argmin()])]
-        raise InputError(f"class '{bare}' has no training picture: give it one, or leave it out")
+        raise InputError(f"class '{bare}' has no training image: give it one, or leave it out")
     return dataset.train
 
 
@@ -379,7 +379,7 @@ def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
     if isinstance(store, FeatureStore) and backbone == "identity":  # what all features share would make all classes alike
         backbone = Centred.of([store.features[rows] for rows in dataset.train.by_class()])
     starts = config.recipe.temperature, config.recipe.sharpness
-    return build(variant, backbone, store.picture_shape, dataset.seen, similarities, config.seed, *starts)
+    return build(variant, backbone, store.image_shape, dataset.seen, similarities, config.seed, *starts)
 
 
 def trained_model(run: Run, dataset: Dataset, which: str = "best") -> GraphPrototypeNetwork:
@@ -538,7 +538,7 @@ def conclude(
 
 
 def can_be_captured(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpec | Pool) -> bool:
-    """Whether a step on a GPU may be recorded: it never has to ask the host, pictures resident, sizes fixed."""
+    """Whether a step on a GPU may be recorded: it never has to ask the host, images resident, sizes fixed."""
     sparse = any(isinstance(module, SideInformation) and module.sparse for module in model.modules())  # edges are counted
     resident = not isinstance(store, ImageStore) or store.pixels.is_cuda
     return not PLAIN and resident and not sparse and not (isinstance(spec, EpisodeSpec) and spec.scarce)

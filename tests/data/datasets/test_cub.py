@@ -18,12 +18,12 @@ def opened(cub_root: Path) -> Dataset:
 
 
 def numbers(dataset: Dataset, part: str) -> dict[str, list[int]]:
-    """Class -> the picture numbers it has in a part."""
-    assert dataset.pictures is not None
-    names, pool = dataset.pictures.names, getattr(dataset, part)
+    """Class -> the image numbers it has in a part."""
+    assert dataset.images is not None
+    names, pool = dataset.images.names, getattr(dataset, part)
     return {
         dataset.classes[class_id]: sorted(int(names[row].split("_")[-1].removesuffix(".jpg")) for row in rows if row >= 0)
-        for class_id, rows in zip(pool.classes.tolist(), pool.pictures.tolist(), strict=True)
+        for class_id, rows in zip(pool.classes.tolist(), pool.images.tolist(), strict=True)
     }
 
 
@@ -38,7 +38,7 @@ def test_the_stored_lists_are_disjoint_and_complete() -> None:
     assert {*stored["seen_test"], *stored["seen_validation"]} <= set(range(1, 11_789))
 
 
-def test_classes_and_pictures_go_where_the_lists_say(opened: Dataset) -> None:
+def test_classes_and_images_go_where_the_lists_say(opened: Dataset) -> None:
     stored, dealt = cub.lists(), layouts.cub_numbers()
     novel = {*stored["novel_validation"], *stored["novel_test"]}
     seen = [number for number in range(1, 201) if number not in novel]
@@ -52,7 +52,7 @@ def test_classes_and_pictures_go_where_the_lists_say(opened: Dataset) -> None:
         "train": set(range(1, 11_789)) - set(stored["seen_validation"]) - set(stored["seen_test"]),
     }
     for part, own in lists.items():
-        expected = {layouts.cub_class(number): [picture for picture in dealt[number] if picture in own] for number in seen}
+        expected = {layouts.cub_class(number): [image for image in dealt[number] if image in own] for number in seen}
         assert numbers(opened, part) == expected
         assert all(expected.values())
 
@@ -67,11 +67,11 @@ def test_the_stratified_reading_holds_out_a_quarter_of_each_seen_class(opened: D
     assert "not the paper's" in cub.verdict(dataset)
 
 
-def test_greyscale_pictures_become_rgb_and_are_counted(opened: Dataset) -> None:
+def test_greyscale_images_become_rgb_and_are_counted(opened: Dataset) -> None:
     findings = check(opened)
     assert findings.greyscale == 8
-    assert opened.pictures is not None
-    for row in opened.pictures.grey.nonzero()[0]:
+    assert opened.images is not None
+    for row in opened.images.grey.nonzero()[0]:
         red, green, blue = opened.store.pixels[int(row)]
         assert (red == green).all()
         assert (red == blue).all()
@@ -153,7 +153,7 @@ def test_the_tree_itself_and_its_archive_are_the_same_dataset(opened: Dataset, c
 
 @pytest.fixture
 def bare(cub_root: Path, tmp_path: Path) -> Path:
-    """The lists with the same pictures, to be changed."""
+    """The lists with the same images, to be changed."""
     source, tree = cub_root / "CUB_200_2011", tmp_path / "CUB_200_2011"
     (tree / "attributes").mkdir(parents=True)
     (tree / "images").symlink_to(source / "images")
@@ -174,8 +174,8 @@ def test_a_tree_that_lacks_something_is_named(bare: Path, name: str) -> None:
     ("name", "line", "named"),
     [
         ("images.txt", "nonsense", r"images\.txt is not a list of numbers"),
-        ("images.txt", "99999 a.jpg", "number different pictures"),
-        ("image_class_labels.txt", "99999 3", "number different pictures"),
+        ("images.txt", "99999 a.jpg", "number different images"),
+        ("image_class_labels.txt", "99999 3", "number different images"),
         ("classes.txt", "x y", r"classes\.txt is not a list of numbers"),
     ],
 )
@@ -216,14 +216,14 @@ def test_attributes_that_do_not_fit_are_named(bare: Path, change, named: str) ->
         open_dataset("cub", bare)
 
 
-def test_a_seen_class_without_pictures_for_a_part_is_named(bare: Path) -> None:
+def test_a_seen_class_without_images_for_a_part_is_named(bare: Path) -> None:
     stored = cub.lists()
     number = next(n for n in range(1, 201) if n not in stored["novel_test"] and n not in stored["novel_validation"])
-    gone = {picture for picture in layouts.cub_numbers()[number] if picture in stored["seen_test"]}
+    gone = {image for image in layouts.cub_numbers()[number] if image in stored["seen_test"]}
     for name in ("images.txt", "image_class_labels.txt"):
         lines = (bare / name).read_text().splitlines(keepends=True)
         (bare / name).write_text("".join(line for line in lines if int(line.split()[0]) not in gone))
-    with pytest.raises(InputError, match=f"class '{layouts.cub_class(number)}' has no picture for seen test"):
+    with pytest.raises(InputError, match=f"class '{layouts.cub_class(number)}' has no image for seen test"):
         open_dataset("cub", bare)
 
 
@@ -243,8 +243,8 @@ def real(real_root: Path) -> Dataset:
 
 def test_the_real_dataset_is_the_papers(real: Dataset) -> None:
     findings = check(real)
-    assert (findings.classes, findings.pictures, findings.unreadable) == (200, 11_788, {})
-    assert {part: (found["classes"], found["pictures"]) for part, found in findings.parts.items()} == {
+    assert (findings.classes, findings.images, findings.unreadable) == (200, 11_788, {})
+    assert {part: (found["classes"], found["images"]) for part, found in findings.parts.items()} == {
         "train": (130, 4_990),
         "seen_validation": (130, 770),
         "seen_test": (130, 1_911),
@@ -268,15 +268,15 @@ def test_the_real_word_vectors_and_tree_know_that_sparrows_are_alike(real: Datas
         assert all("Sparrow" in name for name in nearest)
 
 
-def test_the_real_validation_pictures_are_a_tenth_of_each_seen_class(real: Dataset) -> None:
+def test_the_real_validation_images_are_a_tenth_of_each_seen_class(real: Dataset) -> None:
     counts = zip(*(getattr(real, part).counts.tolist() for part in PARTS[:3]), strict=True)
     assert all(validation == round(0.1 * (train + validation + test)) for train, validation, test in counts)
 
 
 def test_the_real_dataset_is_the_one_measured_before(real: Dataset) -> None:
-    """Of the copy with smaller pictures; the official one has another fingerprint."""
-    assert real.pictures is not None
-    if real.pictures.sizes.min(axis=1).max() < 100:
+    """Of the copy with smaller images; the official one has another fingerprint."""
+    assert real.images is not None
+    if real.images.sizes.min(axis=1).max() < 100:
         assert real.fingerprint == "9ce678212af4870f"
 
 
@@ -285,21 +285,21 @@ def test_the_stored_lists_are_those_of_the_published_split(real: Dataset, real_r
     published = real_root / "cub-splits"
     if not published.is_dir():
         pytest.skip("the published lists are not there")
-    names = list(real.pictures.names) if real.pictures else []
-    number = {name: picture for picture, name in enumerate(names, 1)}
+    names = list(real.images.names) if real.images else []
+    number = {name: image for image, name in enumerate(names, 1)}
     classes = {int(name[:3]): name for name in real.classes}
-    pictures: dict[int, list[int]] = {own: [] for own in sorted(classes)}
-    for name, picture in number.items():
-        pictures[int(name[:3])].append(picture)
+    images: dict[int, list[int]] = {own: [] for own in sorted(classes)}
+    for name, image in number.items():
+        images[int(name[:3])].append(image)
     cited = {
         "novel_test": sorted(read_table(published / "test_classes.txt")),
         "seen_test": sorted(number[name] for name in (published / "testRecg.txt").read_text().split()),
     }
-    redrawn = cub.draw_lists(dict(sorted(classes.items())), pictures, cited)
+    redrawn = cub.draw_lists(dict(sorted(classes.items())), images, cited)
     assert {name: sorted(listed) for name, listed in redrawn.items()} == {
         name: sorted(listed) for name, listed in cub.lists().items()
     }
-    assert Counter(names[picture - 1][:3] for picture in cited["seen_test"]).keys() == {
+    assert Counter(names[image - 1][:3] for image in cited["seen_test"]).keys() == {
         f"{number:03d}" for number in classes if number not in cited["novel_test"]
     }
     assert np.all(np.diff(sorted(number.values())) == 1)

@@ -31,13 +31,13 @@ def test_vectors_are_divided_by_rule_and_gathered_as_they_are(tmp_path: Path) ->
     assert isinstance(dataset.store, FeatureStore)
     assert sorted(dataset.classes) == sorted(set(NAMES.tolist()))
     assert [len(getattr(dataset, part)) for part in PARTS] == [5, 5, 5, 2, 2]
-    rows = [row for part in PARTS for row in getattr(dataset, part).all_pictures().tolist()]
+    rows = [row for part in PARTS for row in getattr(dataset, part).all_images().tolist()]
     assert sorted(rows) == list(range(90))
-    assert dataset.store.picture_shape == (5,)
+    assert dataset.store.image_shape == (5,)
     assert torch.equal(dataset.store.gather(torch.tensor([4, 2, 4])), torch.from_numpy(VECTORS[[4, 2, 4]]))
     for part in PARTS:
         pool = getattr(dataset, part)
-        for class_id, own in zip(pool.classes.tolist(), pool.pictures.tolist(), strict=True):
+        for class_id, own in zip(pool.classes.tolist(), pool.images.tolist(), strict=True):
             assert {NAMES[row] for row in own if row >= 0} == {dataset.classes[class_id]}
 
 
@@ -48,7 +48,7 @@ def test_a_given_split_is_kept(tmp_path: Path, kind: str) -> None:
     dataset = open_dataset("features", write_npz(tmp_path / "own.npz", vectors=VECTORS, labels=labels, split=split))
     assert dataset.classes == tuple(f"kind {number}" for number in range(9))
     for part, written in zip(PARTS, KINDS, strict=True):
-        assert getattr(dataset, part).all_pictures().tolist() == (written == SPLIT).nonzero()[0].tolist()
+        assert getattr(dataset, part).all_images().tolist() == (written == SPLIT).nonzero()[0].tolist()
 
 
 def write_safetensors(path: Path, classes: Any = None, **tensors: Any) -> Path:
@@ -114,7 +114,7 @@ def test_what_is_not_finite_is_named_or_left_out_with_a_count(tmp_path: Path, va
     dataset = open_dataset("features", path, Told(), skip_bad=True)
     assert told[0] == "left out 1 of 90 vectors with NaN or infinity"
     assert "vectors for training" in told[1]
-    rows = [row for part in PARTS for row in getattr(dataset, part).all_pictures().tolist()]
+    rows = [row for part in PARTS for row in getattr(dataset, part).all_images().tolist()]
     assert sorted(rows) == [row for row in range(90) if row != 13]
 
 

@@ -26,21 +26,21 @@ def root(tmp_path: Path) -> Path:
 
 
 def used(dataset: Dataset) -> dict[str, dict[str, list[str]]]:
-    """Part -> class -> names of its pictures."""
-    assert dataset.pictures is not None
-    names = dataset.pictures.names
+    """Part -> class -> names of its images."""
+    assert dataset.images is not None
+    names = dataset.images.names
     return {
         part: {
             dataset.classes[class_id]: [names[row] for row in rows if row >= 0]
             for class_id, rows in zip(
-                getattr(dataset, part).classes.tolist(), getattr(dataset, part).pictures.tolist(), strict=True
+                getattr(dataset, part).classes.tolist(), getattr(dataset, part).images.tolist(), strict=True
             )
         }
         for part in PARTS
     }
 
 
-def test_every_picture_of_every_class_has_one_part(root: Path) -> None:
+def test_every_image_of_every_class_has_one_part(root: Path) -> None:
     told = Told()
     dataset = open_dataset("folder", root, told)
     parts = used(dataset)
@@ -49,14 +49,14 @@ def test_every_picture_of_every_class_has_one_part(root: Path) -> None:
     assert all(name.startswith(f"{own}/") for part in parts.values() for own, files in part.items() for name in files)
     assert [len(parts[part]) for part in PARTS] == [5, 5, 5, 2, 2]
     assert told.lines == [
-        f"{root}: 5 seen classes ({sum(map(len, parts['train'].values()))} pictures for training, 5 for validation, "
+        f"{root}: 5 seen classes ({sum(map(len, parts['train'].values()))} images for training, 5 for validation, "
         f"{sum(map(len, parts['seen_test'].values()))} for test), 2 novel classes for validation, 2 for test "
         f"({', '.join([*parts['novel_validation'], *parts['novel_test']])}); drawn by rule; "
         "a split.csv with the columns class and split would settle it"
     ]
 
 
-def test_the_same_pictures_in_another_place_have_the_same_fingerprint(root: Path, tmp_path: Path) -> None:
+def test_the_same_images_in_another_place_have_the_same_fingerprint(root: Path, tmp_path: Path) -> None:
     one = open_dataset("folder", root)
     other = open_dataset("folder", write_folder(tmp_path / "other", CLASSES))
     assert one.fingerprint == other.fingerprint
@@ -89,7 +89,7 @@ def test_a_split_file_settles_the_classes(root: Path) -> None:
         ([("class", "split"), ("kind 0", "seen"), ("kind 0", "novel-test")], "gives class 'kind 0' to two splits"),
         (
             [("class", "split"), *((name, "seen") for name in (*CLASSES, "x"))],
-            "names class 'x', of which there are no pictures",
+            "names class 'x', of which there are no images",
         ),
         ([("class", "split"), *((name, "seen") for name in CLASSES)], "has no class for 'novel-validation'"),
         ([("class", "split"), ("kind 0",)], "'None'"),
@@ -102,24 +102,24 @@ def test_a_wrong_split_file_is_named(root: Path, rows: list[tuple[str, str]], na
         open_dataset("folder", root)
 
 
-def test_what_is_no_picture_is_left_alone(root: Path) -> None:
+def test_what_is_no_image_is_left_alone(root: Path) -> None:
     before = open_dataset("folder", root).fingerprint
     for name in ("kind 0/notes.txt", "kind 0/.hidden.png", "readme.png", ".git/config.png", "kind 0/Thumbs.db"):
         (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_bytes(b"no picture")
+        (root / name).write_bytes(b"no image")
     assert open_dataset("folder", root).fingerprint == before
 
 
-def test_folders_without_classes_or_pictures_are_named(tmp_path: Path) -> None:
+def test_folders_without_classes_or_images_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no folder at .*absent"):
         open_dataset("folder", tmp_path / "absent")
     with pytest.raises(InputError, match=f"{tmp_path} has no class folders: put"):
         open_dataset("folder", tmp_path)
     (tmp_path / "cats").mkdir()
-    with pytest.raises(InputError, match="hold no pictures: put the pictures of each class into its folder"):
+    with pytest.raises(InputError, match="hold no images: put the images of each class into its folder"):
         open_dataset("folder", tmp_path)
     (tmp_path / "train" / "cats").mkdir(parents=True)
-    with pytest.raises(InputError, match=f"hold no pictures: give {tmp_path / 'train'} instead"):
+    with pytest.raises(InputError, match=f"hold no images: give {tmp_path / 'train'} instead"):
         open_dataset("folder", tmp_path)
 
 
@@ -129,17 +129,17 @@ def test_names_that_differ_only_in_case_are_named(root: Path) -> None:
         open_dataset("folder", root)
 
 
-def test_a_class_with_too_few_pictures_is_named_or_left_out_with_a_count(root: Path) -> None:
+def test_a_class_with_too_few_images_is_named_or_left_out_with_a_count(root: Path) -> None:
     before = open_dataset("folder", root)
     save(root / "few" / "1.png", blocks(5, 5, 1))
-    with pytest.raises(InputError, match=r"class 'few' has 1 pictures in .*at least 6, .*--skip-bad"):
+    with pytest.raises(InputError, match=r"class 'few' has 1 images in .*at least 6, .*--skip-bad"):
         open_dataset("folder", root)
     (root / "empty").mkdir()
-    with pytest.raises(InputError, match="class 'empty' has 0 pictures and 1 more have too few"):
+    with pytest.raises(InputError, match="class 'empty' has 0 images and 1 more have too few"):
         open_dataset("folder", root)
     told = Told()
     after = open_dataset("folder", root, told, skip_bad=True)
-    assert told.lines[0] == "left out 2 of 11 classes with fewer than 6 pictures: class 'empty' has 0 pictures"
+    assert told.lines[0] == "left out 2 of 11 classes with fewer than 6 images: class 'empty' has 0 images"
     assert after.classes == before.classes
 
 
@@ -149,7 +149,7 @@ def test_leaving_out_all_classes_of_a_kind_is_too_much(root: Path) -> None:
     for name in ("kind 3", "kind 4"):
         for place in range(4):
             (root / name / f"00{place}.png").unlink()
-    said = r"split\.csv, of the classes with enough pictures, has no class for 'novel-validation'"
+    said = r"split\.csv, of the classes with enough images, has no class for 'novel-validation'"
     with pytest.raises(InputError, match=said):
         open_dataset("folder", root, skip_bad=True)
 
@@ -166,29 +166,29 @@ def test_leaving_out_every_class_is_too_much(tmp_path: Path) -> None:
         open_dataset("folder", tmp_path, skip_bad=True)
 
 
-def test_unreadable_pictures_are_named_or_left_out_with_a_count(root: Path) -> None:
+def test_unreadable_images_are_named_or_left_out_with_a_count(root: Path) -> None:
     for name in ("kind 2/000.png", "kind 2/001.png"):
         (root / name).write_bytes((root / name).read_bytes()[:50])
-    with pytest.raises(InputError, match=r"picture kind 2/000\.png and 1 more cannot be read \(.*\): repair .*--skip-bad"):
+    with pytest.raises(InputError, match=r"image kind 2/000\.png and 1 more cannot be read \(.*\): repair .*--skip-bad"):
         open_dataset("folder", root)
     told = Told()
     dataset = open_dataset("folder", root, told, skip_bad=True)
     assert told.lines[0].startswith(
-        f"left out 2 of {sum(CLASSES.values())} pictures that cannot be read, such as kind 2/000.png ("
+        f"left out 2 of {sum(CLASSES.values())} images that cannot be read, such as kind 2/000.png ("
     )
     names = {name for part in used(dataset).values() for own in part.values() for name in own}
     assert len(names) == sum(CLASSES.values()) - 2
     assert not names & {"kind 2/000.png", "kind 2/001.png"}
 
 
-def test_a_class_of_which_too_few_pictures_can_be_read_is_left_out_with_a_count(root: Path) -> None:
+def test_a_class_of_which_too_few_images_can_be_read_is_left_out_with_a_count(root: Path) -> None:
     for name in ("kind 2/000.png", "kind 2/001.png", "kind 2/002.png"):
         (root / name).write_bytes(b"nothing")
     told = Told()
     dataset = open_dataset("folder", root, told, skip_bad=True)
-    assert told.lines[1] == "left out 1 of 9 classes with fewer than 6 pictures: class 'kind 2' has 5 pictures"
+    assert told.lines[1] == "left out 1 of 9 classes with fewer than 6 images: class 'kind 2' has 5 images"
     assert sorted(dataset.classes) == [name for name in CLASSES if name != "kind 2"]
-    assert all(pictures for part in used(dataset).values() for pictures in part.values())
+    assert all(images for part in used(dataset).values() for images in part.values())
 
 
 def test_leaving_out_too_many_classes_is_refused(root: Path) -> None:

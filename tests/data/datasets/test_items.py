@@ -52,7 +52,7 @@ class HuggingFace:
 
 @pytest.fixture(scope="module")
 def expected() -> Dataset:
-    return make([(picture, CLASSES[label]) for picture, label in zip(PIXELS, LABELS, strict=True)])
+    return make([(image, CLASSES[label]) for image, label in zip(PIXELS, LABELS, strict=True)])
 
 
 def test_pairs_become_a_dataset(expected: Dataset) -> None:
@@ -61,20 +61,20 @@ def test_pairs_become_a_dataset(expected: Dataset) -> None:
     assert np.array_equal(expected.store.pixels, np.stack(PIXELS).transpose(0, 3, 1, 2))
     for part in PARTS:
         pool = getattr(expected, part)
-        for class_id, rows in zip(pool.classes.tolist(), pool.pictures.tolist(), strict=True):
+        for class_id, rows in zip(pool.classes.tolist(), pool.images.tolist(), strict=True):
             assert {CLASSES[LABELS[row]] for row in rows if row >= 0} == {expected.classes[class_id]}
 
 
 def tensors(scale: float | None) -> list[torch.Tensor]:
-    whole = [torch.from_numpy(picture).permute(2, 0, 1) for picture in PIXELS]
-    return whole if scale is None else [picture.double() / scale for picture in whole]
+    whole = [torch.from_numpy(image).permute(2, 0, 1) for image in PIXELS]
+    return whole if scale is None else [image.double() / scale for image in whole]
 
 
 SOURCES: dict[str, Any] = {
     "torchvision": Torchvision(),
     "hugging face": HuggingFace(),
     "pairs of arrays and names": list(zip(PIXELS, [CLASSES[label] for label in LABELS], strict=True)),
-    "lists of tensors and names": [[picture, CLASSES[label]] for picture, label in zip(tensors(None), LABELS, strict=True)],
+    "lists of tensors and names": [[image, CLASSES[label]] for image, label in zip(tensors(None), LABELS, strict=True)],
     "floats": list(zip(tensors(255), [CLASSES[label] for label in LABELS], strict=True)),
     "rows without features": [{"image": p, "label": CLASSES[label]} for p, label in zip(PIXELS, LABELS, strict=True)],
 }
@@ -91,7 +91,7 @@ def test_columns_can_have_other_names(expected: Dataset) -> None:
 
 @pytest.mark.parametrize("kind", [int, np.int64, torch.tensor, np.array])
 def test_labels_without_names_are_named_by_their_numbers(kind: Any) -> None:
-    dataset = make([(picture, kind(label)) for picture, label in zip(PIXELS, LABELS, strict=True)])
+    dataset = make([(image, kind(label)) for image, label in zip(PIXELS, LABELS, strict=True)])
     assert sorted(dataset.classes) == list("012345678")
 
 
@@ -103,17 +103,17 @@ def test_a_split_and_relations_can_be_given() -> None:
     assert dataset.relations == {"own": relation}
 
 
-def test_pictures_are_resized_and_made_rgb() -> None:
+def test_images_are_resized_and_made_rgb() -> None:
     grey = np.arange(200, dtype=np.uint8).reshape(20, 10)
     turned = torch.from_numpy(grey)[None]
     items = [((grey, turned, Image.fromarray(grey))[row % 3], label) for row, label in enumerate(LABELS)]
     dataset = from_items(items)
-    assert dataset.store.picture_shape == (3, 84, 84)
+    assert dataset.store.image_shape == (3, 84, 84)
     resized = np.asarray(Image.fromarray(grey).resize((84, 84), Image.Resampling.BILINEAR))
-    assert all(np.array_equal(channel, resized) for picture in dataset.store.pixels for channel in picture)
-    assert dataset.pictures is not None
-    assert dataset.pictures.grey.all()
-    assert dataset.pictures.sizes.tolist() == [[10, 20]] * 54
+    assert all(np.array_equal(channel, resized) for image in dataset.store.pixels for channel in image)
+    assert dataset.images is not None
+    assert dataset.images.grey.all()
+    assert dataset.images.sizes.tolist() == [[10, 20]] * 54
 
 
 def test_opened_files_are_left_as_they_were(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_opened_files_are_left_as_they_were(tmp_path: Path) -> None:
     path = save(tmp_path / "large.jpg", blocks(400, 600, 1))
     opened = [Image.open(path) for _ in LABELS]
     make(list(zip(opened, LABELS, strict=True)))
-    assert {picture.size for picture in opened} == {(600, 400)}
-    for picture in opened:
-        picture.close()
+    assert {image.size for image in opened} == {(600, 400)}
+    for image in opened:
+        image.close()
 
 
 def changed(row: int, item: Any) -> list[Any]:
@@ -135,15 +135,15 @@ def changed(row: int, item: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("items", "named"),
     [
-        (changed(7, ("a.jpg", 1)), "picture 7 is a str that cannot be read"),
-        (changed(7, (PIXELS[0].astype(float), 1)), "picture 7 is a ndarray that cannot be read"),
-        (changed(7, (PIXELS[0][..., :2], 1)), "picture 7 is a ndarray that cannot be read"),
-        (changed(7, (torch.zeros(4, 5, 5), 1)), "picture 7 is a Tensor that cannot be read"),
-        (changed(7, (torch.full((3, 5, 5), -0.5), 1)), "picture 7 has values outside 0 to 1: .* before they are normalised"),
-        (changed(7, (torch.full((3, 5, 5), torch.nan), 1)), "picture 7 has values outside 0 to 1"),
-        (changed(7, (PIXELS[0], 1, 2)), "item 7 is a tuple, not a pair of picture and label"),
-        (changed(7, PIXELS[0]), "item 7 is a ndarray, not a pair of picture and label"),
-        (changed(7, (PIXELS[0], 0)), "class '1' has 5 pictures: give every class at least 6"),
+        (changed(7, ("a.jpg", 1)), "image 7 is a str that cannot be read"),
+        (changed(7, (PIXELS[0].astype(float), 1)), "image 7 is a ndarray that cannot be read"),
+        (changed(7, (PIXELS[0][..., :2], 1)), "image 7 is a ndarray that cannot be read"),
+        (changed(7, (torch.zeros(4, 5, 5), 1)), "image 7 is a Tensor that cannot be read"),
+        (changed(7, (torch.full((3, 5, 5), -0.5), 1)), "image 7 has values outside 0 to 1: .* before they are normalised"),
+        (changed(7, (torch.full((3, 5, 5), torch.nan), 1)), "image 7 has values outside 0 to 1"),
+        (changed(7, (PIXELS[0], 1, 2)), "item 7 is a tuple, not a pair of image and label"),
+        (changed(7, PIXELS[0]), "item 7 is a ndarray, not a pair of image and label"),
+        (changed(7, (PIXELS[0], 0)), "class '1' has 5 images: give every class at least 6"),
         ([], "0 classes are too few"),
         (list(zip(PIXELS[:36], LABELS, strict=False)), "6 classes are too few"),
         ({"train": Torchvision(), "test": Torchvision()}, r"several datasets \(train, test\): give one of them"),
@@ -158,8 +158,8 @@ def test_items_that_do_not_fit_are_named(items: Any, named: str) -> None:
         make(items)
 
 
-def test_pictures_without_a_label_are_not_taken_for_the_last_class() -> None:
-    """Hugging Face gives test pictures whose label is secret the label -1."""
+def test_images_without_a_label_are_not_taken_for_the_last_class() -> None:
+    """Hugging Face gives test images whose label is secret the label -1."""
 
     class Secret(HuggingFace):
         def __getitem__(self, row: int) -> dict[str, Any]:

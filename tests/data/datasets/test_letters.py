@@ -32,27 +32,27 @@ def test_class_ids_are_seen_then_novel_validation_then_novel_test(letters: Datas
     assert seen + novel == list(range(len(letters.classes)))
 
 
-def test_no_picture_and_no_novel_class_is_in_two_pools(letters: Dataset) -> None:
-    pictures = torch.cat([getattr(letters, name).all_pictures() for name in POOLS])
-    assert sorted(pictures.tolist()) == list(range(len(letters.store)))
+def test_no_image_and_no_novel_class_is_in_two_pools(letters: Dataset) -> None:
+    images = torch.cat([getattr(letters, name).all_images() for name in POOLS])
+    assert sorted(images.tolist()) == list(range(len(letters.store)))
     assert len(set(letters.classes)) == len(letters.classes)
     assert not {*letters.novel_validation.classes.tolist()} & {*letters.novel_test.classes.tolist()}
 
 
-def test_no_held_out_picture_is_a_copy_of_a_training_picture(letters: Dataset) -> None:
+def test_no_held_out_image_is_a_copy_of_a_training_image(letters: Dataset) -> None:
     pixels = letters.store.pixels.numpy()
-    drawn = {pixels[picture].tobytes() for picture in letters.train.all_pictures().tolist()}
-    held_out = torch.cat([getattr(letters, name).all_pictures() for name in POOLS[1:]]).tolist()
-    assert not any(pixels[picture].tobytes() in drawn for picture in held_out)
+    drawn = {pixels[image].tobytes() for image in letters.train.all_images().tolist()}
+    held_out = torch.cat([getattr(letters, name).all_images() for name in POOLS[1:]]).tolist()
+    assert not any(pixels[image].tobytes() in drawn for image in held_out)
 
 
 @pytest.mark.parametrize(("scheme", "seen_queries"), [("total", 15), ("per-class", 1)])
-def test_training_episodes_reach_nothing_but_training_pictures(letters: Dataset, scheme: Any, seen_queries: int) -> None:
+def test_training_episodes_reach_nothing_but_training_images(letters: Dataset, scheme: Any, seen_queries: int) -> None:
     spec = training_spec(letters, replace(PAPER, scheme=scheme, seen_queries=seen_queries), shots=5)
-    allowed = set(letters.train.all_pictures().tolist())
+    allowed = set(letters.train.all_images().tolist())
     for step in range(5):
         episodes = draw(spec, 40, seeded(0, "train", step))
-        assert set(episodes.pictures().tolist()) <= allowed
+        assert set(episodes.images().tolist()) <= allowed
         assert int(episodes.classes.max()) < letters.seen
 
 
@@ -89,12 +89,12 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def equal(one: Dataset, other: Dataset) -> bool:
-    pools = all(torch.equal(getattr(one, name).pictures, getattr(other, name).pictures) for name in POOLS)
+    pools = all(torch.equal(getattr(one, name).images, getattr(other, name).images) for name in POOLS)
     return one.classes == other.classes and pools and torch.equal(one.store.pixels, other.store.pixels)
 
 
 @pytest.mark.usefixtures("few")
-def test_the_same_seed_draws_the_same_pictures(tmp_path: Path) -> None:
+def test_the_same_seed_draws_the_same_images(tmp_path: Path) -> None:
     one = open_letters(tmp_path / "one")
     assert equal(one, open_letters(tmp_path / "two"))
     other = open_letters(tmp_path / "one", seed=1)
@@ -109,10 +109,10 @@ def test_all_letters_drawn_again_are_the_same(letters: Dataset, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("few")
-def test_validation_and_test_pictures_are_set_in_faces_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without bending and noise every picture is a glyph: it must be one of its own part's faces."""
+def test_validation_and_test_images_are_set_in_faces_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without bending and noise every image is a glyph: it must be one of its own part's faces."""
     monkeypatch.setattr(drawing, "_bend", lambda glyphs, random: glyphs)
-    monkeypatch.setattr(drawing, "_roughen", lambda pictures, random: pictures)
+    monkeypatch.setattr(drawing, "_roughen", lambda images, random: images)
     plain = open_letters(tmp_path)
     fonts = {
         face: drawing.ImageFont.truetype(
@@ -124,18 +124,18 @@ def test_validation_and_test_pictures_are_set_in_faces_of_their_own(tmp_path: Pa
     for name in POOLS:
         part = name.removeprefix("seen_").removeprefix("novel_")
         pool = getattr(plain, name)
-        for class_id, pictures in zip(pool.classes.tolist(), pool.pictures, strict=True):
+        for class_id, images in zip(pool.classes.tolist(), pool.images, strict=True):
             glyphs = {face: drawing._set_glyph(plain.classes[class_id], fonts[face]) for face in FACES[part]}
             found = {
                 face
-                for picture in pictures.tolist()
+                for image in images.tolist()
                 for face, glyph in glyphs.items()
-                if np.array_equal(plain.store.pixels[picture, 0].numpy(), glyph)
+                if np.array_equal(plain.store.pixels[image, 0].numpy(), glyph)
             }
             assert found == set(FACES[part])
             assert all(
-                any(np.array_equal(plain.store.pixels[picture, 0].numpy(), glyph) for glyph in glyphs.values())
-                for picture in pictures.tolist()
+                any(np.array_equal(plain.store.pixels[image, 0].numpy(), glyph) for glyph in glyphs.values())
+                for image in images.tolist()
             )
 
 
@@ -161,5 +161,5 @@ def test_what_a_killed_build_left_behind_is_never_used(tmp_path: Path) -> None:
     whole = open_letters(tmp_path / "elsewhere")
     left = tmp_path / f".letters-{whole.fingerprint}.dead"
     left.mkdir()
-    (left / "pixels.npy").write_bytes(b"half a picture")
+    (left / "pixels.npy").write_bytes(b"half an image")
     assert equal(whole, open_letters(tmp_path))

@@ -27,7 +27,7 @@ PICKLES: dict[str, Callable[[Path], Path]] = {
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
-    """The same pictures from every layout, in places where they are found."""
+    """The same images from every layout, in places where they are found."""
     places = {"csvs": "MiniImagenet", "category pickles": "mini-imagenet"}
     found = {}
     for layout, write in (FILES | PICKLES).items():
@@ -38,18 +38,16 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
 
 
 def pixels(dataset: Dataset, part: str) -> dict[str, list[bytes]]:
-    """Class -> its pictures in a part."""
+    """Class -> its images in a part."""
     pool = getattr(dataset, part)
     return {
         dataset.classes[class_id]: [dataset.store.pixels[row].numpy().tobytes() for row in rows.tolist() if row >= 0]
-        for class_id, rows in zip(pool.classes.tolist(), pool.pictures, strict=True)
+        for class_id, rows in zip(pool.classes.tolist(), pool.images, strict=True)
     }
 
 
 @pytest.mark.parametrize("layout", FILES | PICKLES)
-def test_every_layout_gives_the_same_classes_and_the_same_pictures_to_every_part(
-    opened: dict[str, Dataset], layout: str
-) -> None:
+def test_every_layout_gives_the_same_classes_and_the_same_images_to_every_part(opened: dict[str, Dataset], layout: str) -> None:
     dataset, first = opened[layout], opened["csvs"]
     assert dataset.classes == first.classes
     for part in PARTS:
@@ -73,9 +71,9 @@ def test_the_classes_are_those_of_the_published_split(opened: dict[str, Dataset]
 
 
 @pytest.mark.parametrize("layout", FILES | PICKLES)
-def test_pictures_of_84_pixels_are_kept_as_they_are(opened: dict[str, Dataset], layout: str) -> None:
+def test_images_of_84_pixels_are_kept_as_they_are(opened: dict[str, Dataset], layout: str) -> None:
     dataset, novel = opened[layout], opened[layout].novel_test
-    for class_id, rows in zip(novel.classes.tolist(), novel.pictures.tolist(), strict=True):
+    for class_id, rows in zip(novel.classes.tolist(), novel.images.tolist(), strict=True):
         own = layouts.mini_pixels()[dataset.classes[class_id]]
         assert np.array_equal(dataset.store.pixels[rows].numpy(), own.transpose(0, 3, 1, 2))
 
@@ -85,8 +83,8 @@ def test_the_same_files_in_another_layout_have_the_same_fingerprint(opened: dict
     assert len({opened[layout].fingerprint for layout in PICKLES}) == 1
 
 
-def test_the_verdict_says_that_pictures_are_missing(opened: dict[str, Dataset]) -> None:
-    assert verdict(opened["csvs"]) == "These are the paper's classes, but not all of their 600 pictures each."
+def test_the_verdict_says_that_images_are_missing(opened: dict[str, Dataset]) -> None:
+    assert verdict(opened["csvs"]) == "These are the paper's classes, but not all of their 600 images each."
 
 
 def test_an_archive_is_the_same_dataset(opened: dict[str, Dataset], mini_root: Path, tmp_path: Path) -> None:
@@ -94,7 +92,7 @@ def test_an_archive_is_the_same_dataset(opened: dict[str, Dataset], mini_root: P
     assert open_dataset("mini-imagenet", tmp_path).fingerprint == opened["csvs"].fingerprint
 
 
-def test_one_changed_picture_gives_another_fingerprint_and_another_time_does_not(
+def test_one_changed_image_gives_another_fingerprint_and_another_time_does_not(
     opened: dict[str, Dataset], tmp_path: Path
 ) -> None:
     root = layouts.write_class_folders(tmp_path)
@@ -110,7 +108,7 @@ def test_one_changed_picture_gives_another_fingerprint_and_another_time_does_not
 
 
 @pytest.mark.parametrize("python2", [False, True])
-def test_further_pictures_of_the_seen_classes_validate_and_test(
+def test_further_images_of_the_seen_classes_validate_and_test(
     opened: dict[str, Dataset], tmp_path: Path, python2: bool
 ) -> None:
     """Their files list the classes in another order."""
@@ -120,7 +118,7 @@ def test_further_pictures_of_the_seen_classes_validate_and_test(
     for part, count in (("seen_validation", 2), ("seen_test", 3)):
         further = layouts.mini_pixels(count, salt=count)
         assert pixels(dataset, part) == {
-            wnid: [np.ascontiguousarray(picture.transpose(2, 0, 1)).tobytes() for picture in further[wnid]]
+            wnid: [np.ascontiguousarray(image.transpose(2, 0, 1)).tobytes() for image in further[wnid]]
             for wnid in layouts.mini_split("train")
         }
     assert set(dataset.train.counts.tolist()) == {8}
@@ -141,7 +139,7 @@ def category_content(**changes: Any) -> dict[str, Any]:
     [
         ({"image_data": cache_content()["image_data"]}, "lacks image_data or class_dict"),
         ({}, "lacks image_data or class_dict"),
-        (cache_content(class_dict={"a": [0]}), "picture 1 belongs to no class"),
+        (cache_content(class_dict={"a": [0]}), "image 1 belongs to no class"),
         (cache_content(class_dict={"a": [0], "b": [2]}), "lacks image_data or class_dict"),
         (cache_content(class_dict=[0, 1]), "lacks image_data or class_dict"),
         (cache_content(image_data=np.zeros((2, 84, 84, 3))), "uint8"),
@@ -162,7 +160,7 @@ def test_a_cache_pickle_with_something_else_is_named(tmp_path: Path, content: di
     [
         ({"data": 1}, "lacks data, labels or catname2label"),
         (category_content(labels=[0, 5]), "lacks data, labels or catname2label"),
-        (category_content(labels=[0]), "has 2 pictures and 1 labels"),
+        (category_content(labels=[0]), "has 2 images and 1 labels"),
         (category_content(data=np.zeros((2, 3, 84, 84), np.uint8)), "84, 84, 3"),
     ],
     ids=range(4),
@@ -174,7 +172,7 @@ def test_a_category_pickle_with_something_else_is_named(tmp_path: Path, content:
         open_dataset("mini-imagenet", tmp_path)
 
 
-def test_further_pictures_of_other_classes_are_refused(tmp_path: Path) -> None:
+def test_further_images_of_other_classes_are_refused(tmp_path: Path) -> None:
     layouts.write_category_pickles(tmp_path)
     path = tmp_path / "miniImageNet_category_split_train_phase_val.pickle"
     layouts.dump(path, category_content())
@@ -220,7 +218,7 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
         (("../train.csv", "a"), r"val\.csv names a file outside the images folder: \.\./train\.csv"),
         (("/etc/passwd", "a"), r"val\.csv names a file outside the images folder: /etc/passwd"),
         (("x/../../y.png", "a"), "outside the images folder"),
-        (("absent.png", "class of val"), r"picture absent\.png cannot be read \(.*No such file.*--skip-bad"),
+        (("absent.png", "class of val"), r"image absent\.png cannot be read \(.*No such file.*--skip-bad"),
         (("val0.png",), r"val\.csv lacks a file name or a label in line 6"),
         (("", "a"), r"val\.csv lacks a file name or a label in line 6"),
         (("val0.png", "class of train"), "class 'class of train' is both seen and novel"),
@@ -235,10 +233,10 @@ def test_a_wrong_row_is_named(tmp_path: Path, row: tuple[str, ...], named: str) 
         open_dataset("mini-imagenet", tmp_path)
 
 
-def test_a_class_with_too_few_pictures_for_a_part_is_named(tmp_path: Path) -> None:
+def test_a_class_with_too_few_images_for_a_part_is_named(tmp_path: Path) -> None:
     write_few(tmp_path)
     layouts.write_rows(tmp_path / "train.csv", ("filename", "label"), ("train0.png", "a"), ("train1.png", "a"))
-    with pytest.raises(InputError, match="class 'a' has no picture for train: give it more"):
+    with pytest.raises(InputError, match="class 'a' has no image for train: give it more"):
         open_dataset("mini-imagenet", tmp_path)
 
 
@@ -267,14 +265,14 @@ def test_missing_folders_are_named(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def real(real_root: Path) -> tuple[Dataset, Findings]:
-    """Once for all tests: it reads 60,000 pictures."""
+    """Once for all tests: it reads 60,000 images."""
     dataset = open_dataset("mini-imagenet", real_root)
     return dataset, check(dataset)
 
 
 def test_the_real_dataset_is_the_papers(real: tuple[Dataset, Findings]) -> None:
     dataset, findings = real
-    assert (findings.classes, findings.pictures, findings.unreadable) == (100, 60_000, {})
+    assert (findings.classes, findings.images, findings.unreadable) == (100, 60_000, {})
     assert {part: tuple(found.values()) for part, found in findings.parts.items()} == {
         "train": (64, 32_000, 500, 500),
         "seen_validation": (64, 1_600, 25, 25),
@@ -286,7 +284,7 @@ def test_the_real_dataset_is_the_papers(real: tuple[Dataset, Findings]) -> None:
     assert verdict(dataset).startswith("This is the dataset the paper used, but for one thing")
 
 
-def test_the_real_dataset_has_eight_pairs_of_equal_pictures(real: tuple[Dataset, Findings]) -> None:
+def test_the_real_dataset_has_eight_pairs_of_equal_images(real: tuple[Dataset, Findings]) -> None:
     _, findings = real
     assert [len(names) for names in findings.duplicates] == [2] * 8
     assert len(findings.crossing) == 6
@@ -294,6 +292,6 @@ def test_the_real_dataset_has_eight_pairs_of_equal_pictures(real: tuple[Dataset,
 
 
 def test_the_real_dataset_is_the_one_measured_before(real: tuple[Dataset, Findings]) -> None:
-    """Of the copy in which every picture was encoded once more; another copy of the same pictures has another one."""
+    """Of the copy in which every image was encoded once more; another copy of the same images has another one."""
     dataset, _ = real
     assert dataset.fingerprint == "74bca8f224d5a459"

@@ -1,10 +1,10 @@
-"""CUB-200-2011: 11,788 pictures of 200 bird species with 312 attributes each, with the split of Morgado & Vasconcelos.
+"""CUB-200-2011: 11,788 images of 200 bird species with 312 attributes each, with the split of Morgado & Vasconcelos.
 
 150 classes are seen and 50 novel in that split; 20 of the 150 serve as novel classes for validation here. The seen classes hold
-out the pictures of the split's testRecg list (24.9 %) for test and 10 % of each class for validation; `cub-stratified` takes
-25 % of each class for test instead. The lists are in cub.json, pictures by their numbers in images.txt.
+out the images of the split's testRecg list (24.9 %) for test and 10 % of each class for validation; `cub-stratified` takes
+25 % of each class for test instead. The lists are in cub.json, images by their numbers in images.txt.
 
-Its side information are the attributes. Where a folder `relations` lies beside the pictures, the word vectors and the tree of
+Its side information are the attributes. Where a folder `relations` lies beside the images, the word vectors and the tree of
 kinds in it can be named, too: `words` (cub-word2vec-500d.txt) and `tree` (cub-wordnet-hierarchy.txt).
 """
 
@@ -21,12 +21,12 @@ from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble, without_bad
 from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
-from protograph.data.reading import read_pictures, unpacked
+from protograph.data.reading import read_images, unpacked
 from protograph.data.splits import Rows, Split, drawn, split_seen
 from protograph.relations import AttributeRelation, EdgeRelation, EmbeddingRelation, Relation
 
 NOVEL_VALIDATION = 20  # of the 150 classes
-VALIDATION = 0.10  # of a seen class's pictures
+VALIDATION = 0.10  # of a seen class's images
 STRATIFIED_TEST = 0.25
 
 
@@ -41,30 +41,30 @@ def open_cub_stratified(root: Path, progress: Progress, skip_bad: bool) -> Datas
 
 
 def verdict(dataset: Dataset) -> str:
-    """One sentence whether these are the pictures and classes of the paper."""
-    if dataset.pictures is None or len(dataset.pictures.names) != 11_788 or len(dataset.classes) != 200:
-        return "This is not the paper's dataset: CUB-200-2011 has 11,788 pictures of 200 classes."
-    small = dataset.pictures.sizes.min(axis=1).max() < 100
-    which = "a smaller copy of the pictures" if small else "the pictures"
+    """One sentence whether these are the images and classes of the paper."""
+    if dataset.images is None or len(dataset.images.names) != 11_788 or len(dataset.classes) != 200:
+        return "This is not the paper's dataset: CUB-200-2011 has 11,788 images of 200 classes."
+    small = dataset.images.sizes.min(axis=1).max() < 100
+    which = "a smaller copy of the images" if small else "the images"
     if dataset.name != "cub":
         return f"This is {which} the paper used, with a quarter of every seen class held out instead of the cited lists."
     return (
-        f"This is {which} and the split the paper used; which 20 classes validate and which pictures of seen classes do is not "
+        f"This is {which} and the split the paper used; which 20 classes validate and which images of seen classes do is not "
         "published: they are drawn here once and stored."
     )
 
 
 def lists() -> dict[str, list[int]]:
-    """The stored lists: class numbers `novel_test`, `novel_validation`; picture numbers `seen_test`, `seen_validation`."""
+    """The stored lists: class numbers `novel_test`, `novel_validation`; image numbers `seen_test`, `seen_validation`."""
     found: dict[str, list[int]] = json.loads(files("protograph.data.datasets").joinpath("cub.json").read_text(encoding="utf-8"))
     return found
 
 
-def draw_lists(classes: dict[int, str], pictures: dict[int, list[int]], cited: dict[str, list[int]]) -> dict[str, list[int]]:
+def draw_lists(classes: dict[int, str], images: dict[int, list[int]], cited: dict[str, list[int]]) -> dict[str, list[int]]:
     """How the stored lists came about.
 
-    classes: class number -> name; pictures: class number -> picture numbers; cited: `novel_test` classes and `seen_test`
-    pictures of the split as published.
+    classes: class number -> name; images: class number -> image numbers; cited: `novel_test` classes and `seen_test`
+    images of the split as published.
     """
     able = [number for number in classes if number not in cited["novel_test"]]
     novel_validation = drawn(able, NOVEL_VALIDATION, 0, "cub", "novel_validation")
@@ -72,8 +72,8 @@ def draw_lists(classes: dict[int, str], pictures: dict[int, list[int]], cited: d
     seen_validation = []
     for number in able:
         if number not in novel_validation:
-            rest = [picture for picture in pictures[number] if picture not in held]
-            count = round(VALIDATION * len(pictures[number]))
+            rest = [image for image in images[number] if image not in held]
+            count = round(VALIDATION * len(images[number]))
             seen_validation += drawn(rest, count, 0, classes[number], "validation")
     return {**cited, "novel_validation": novel_validation, "seen_validation": seen_validation}
 
@@ -82,22 +82,22 @@ def _open(name: str, root: Path, progress: Progress, skip_bad: bool, stratified:
     folder = _find(root, progress)
     numbered, named, labelled = (_table(folder / f"{table}.txt") for table in ("images", "classes", "image_class_labels"))
     if set(numbered) != set(labelled):
-        raise InputError(f"{folder}: images.txt and image_class_labels.txt number different pictures: unpack it again")
+        raise InputError(f"{folder}: images.txt and image_class_labels.txt number different images: unpack it again")
     if odd := set(labelled.values()) - set(named):
         raise InputError(f"{folder}: classes.txt lacks class {min(odd)} of image_class_labels.txt: unpack it again")
     classes = {int(number): own for number, own in named.items()}
-    labels = {int(picture): int(number) for picture, number in labelled.items()}
-    names = {int(picture): file for picture, file in numbered.items()}
-    pictures = read_pictures(folder / "images", list(names.values()), SIZE, NORMALISATION, progress)
-    row_of = {picture: row for row, picture in enumerate(names)}
+    labels = {int(image): int(number) for image, number in labelled.items()}
+    names = {int(image): file for image, file in numbered.items()}
+    images = read_images(folder / "images", list(names.values()), SIZE, NORMALISATION, progress)
+    row_of = {image: row for row, image in enumerate(names)}
     members: dict[int, list[int]] = {number: [] for number in classes}
-    for picture, number in labels.items():
-        members[number].append(picture)
+    for image, number in labels.items():
+        members[number].append(image)
     split = _split(classes, members, row_of, stratified)
     return assemble(
         name,
-        without_bad(split, pictures, skip_bad, progress),
-        pictures,
+        without_bad(split, images, skip_bad, progress),
+        images,
         Augmentation(pad=8, flip=True),
         {"attributes": _attributes(folder, list(classes.values())), **_further(root, list(classes.values()))},
         {own: own.partition(".")[2].replace("_", " ") for own in classes.values()},
@@ -111,13 +111,11 @@ def _split(classes: dict[int, str], members: dict[int, list[int]], row_of: dict[
     test, validation = set(stored["seen_test"]), set(stored["seen_validation"])
 
     def rows(numbers: set[int]) -> dict[str, list[int]]:
-        return {classes[number]: [row_of[picture] for picture in members[number]] for number in classes if number in numbers}
+        return {classes[number]: [row_of[image] for image in members[number]] for number in classes if number in numbers}
 
     def chosen(keep: Any) -> Rows:
         return {
-            classes[number]: [row_of[picture] for picture in members[number] if keep(picture)]
-            for number in classes
-            if number in seen
+            classes[number]: [row_of[image] for image in members[number] if keep(image)] for number in classes if number in seen
         }
 
     seen = set(classes) - novel_test - novel_validation
@@ -162,7 +160,7 @@ def _attributes(folder: Path, names: list[str]) -> AttributeRelation:
 
 
 def _further(root: Path, names: list[str]) -> dict[str, Relation]:
-    """What the folder `relations` beside the pictures has."""
+    """What the folder `relations` beside the images has."""
     folder = (root.parent if root.is_file() or root.name == "CUB_200_2011" else root) / "relations"
     words, tree = folder / "cub-word2vec-500d.txt", folder / "cub-wordnet-hierarchy.txt"
     found: dict[str, Relation] = {}

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from protograph._internal.errors import InputError, unknown
+from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, pools
@@ -34,7 +34,7 @@ def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     vectors, labels, parts = read_features(root)
     bad = bad_rows(vectors, labels, root, skip_bad, progress)
     split = _split(labels, parts, bad, root)
-    progress.say(f"{root}: {split.counts().replace('pictures', 'vectors')}")
+    progress.say(f"{root}: {split.counts().replace('images', 'vectors')}")
     tensor = torch.from_numpy(vectors)
     used = [[[name, list(rows)] for name, rows in getattr(split, part).items()] for part in PARTS]
     return Dataset(
@@ -108,7 +108,7 @@ def _check(vectors: NDArray[Any], labels: Sequence[str] | None, parts: Sequence[
             raise InputError(f"{path} has {len(vectors)} vectors and {len(values)} {what}: give one each")
     for part in parts or ():
         if part.replace("-", "_") not in PARTS:
-            raise unknown(f"split in {path}", part, [name.replace("_", "-") for name in PARTS])
+            raise unknown_name(f"split in {path}", part, [name.replace("_", "-") for name in PARTS])
 
 
 def _split(labels: Sequence[str], parts: Sequence[str] | None, bad: set[int], path: Path) -> Split:

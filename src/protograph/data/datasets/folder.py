@@ -1,4 +1,4 @@
-"""Anyone's own pictures: root/class/*.jpg, nothing else needed.
+"""Anyone's own images: root/class/*.jpg, nothing else needed.
 
 An optional root/split.csv with the columns `class` and `split` says which classes are seen, novel-validation or novel-test;
 without it they are divided as `splits.split_freely` states.
@@ -13,8 +13,8 @@ from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble, report_bad
 from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
-from protograph.data.reading import find_folders, find_names, read_columns, read_pictures
-from protograph.data.splits import FEWEST_PICTURES, check_assigned, split_freely
+from protograph.data.reading import find_folders, find_names, read_columns, read_images
+from protograph.data.splits import FEWEST_IMAGES, check_assigned, split_freely
 
 T = TypeVar("T")
 
@@ -22,18 +22,18 @@ NAMED = 12  # novel classes named when a folder is opened
 
 
 def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
-    """The pictures of a folder of class folders, whole, resized to 84 x 84."""
-    found = list_pictures(root)
+    """The images of a folder of class folders, whole, resized to 84 x 84."""
+    found = list_images(root)
     assigned = _assigned(root / "split.csv", found)
     listed = _large_enough(found, root, skip_bad, progress)
     names = [f"{name}/{file}" for name, own in listed.items() for file in own]
-    pictures = read_pictures(root, names, SIZE, NORMALISATION, progress)
+    images = read_images(root, names, SIZE, NORMALISATION, progress)
     rows = iter(range(len(names)))
-    members = {name: [row for row in islice(rows, len(own)) if row not in pictures.errors] for name, own in listed.items()}
-    report_bad(pictures, skip_bad, progress)
+    members = {name: [row for row in islice(rows, len(own)) if row not in images.errors] for name, own in listed.items()}
+    report_bad(images, skip_bad, progress)
     left = _large_enough(members, root, skip_bad, progress)
     if assigned:
-        source = f"{root / 'split.csv'}, of the classes with enough pictures,"
+        source = f"{root / 'split.csv'}, of the classes with enough images,"
         check_assigned({name: assigned[name] for name in left}, left, source)
     split = split_freely(left, assigned)
     rule = "as split.csv says" if assigned else "drawn by rule; a split.csv with the columns class and split would settle it"
@@ -41,13 +41,13 @@ def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     shown = ", ".join(novel[:NAMED]) + (", ..." if len(novel) > NAMED else "")
     progress.say(f"{root}: {split.counts()} ({shown}); {rule}")
     titles = {name: name.replace("_", " ") for name in split.classes}
-    return assemble("folder", split, pictures, Augmentation(pad=8, flip=True), {}, titles)
+    return assemble("folder", split, images, Augmentation(pad=8, flip=True), {}, titles)
 
 
-def list_pictures(root: Path) -> dict[str, list[str]]:
-    """Class folder -> names of the pictures in it."""
+def list_images(root: Path) -> dict[str, list[str]]:
+    """Class folder -> names of the images in it."""
     if not root.is_dir():
-        raise InputError(f"no folder at {root}: give one with a folder of pictures for each class")
+        raise InputError(f"no folder at {root}: give one with a folder of images for each class")
     classes = find_folders(root)
     for name in classes:
         try:
@@ -55,7 +55,7 @@ def list_pictures(root: Path) -> dict[str, list[str]]:
         except UnicodeEncodeError:
             raise InputError(f"the name of a class folder of {root} is not UTF-8 ({name!a}): rename it") from None
     if not classes:
-        raise InputError(f"{root} has no class folders: put the pictures of each class into a folder of its own there")
+        raise InputError(f"{root} has no class folders: put the images of each class into a folder of its own there")
     lowered: dict[str, str] = {}
     for name in classes:
         if (other := lowered.setdefault(name.lower(), name)) != name:
@@ -63,22 +63,22 @@ def list_pictures(root: Path) -> dict[str, list[str]]:
     listed = {name: find_names(root / name) for name in classes}
     if not any(listed.values()):
         nested = next((path for name in classes for path in (root / name).iterdir() if path.is_dir()), None)
-        hint = f": give {nested.parent} instead" if nested else ": put the pictures of each class into its folder"
-        raise InputError(f"the class folders of {root} hold no pictures{hint}")
+        hint = f": give {nested.parent} instead" if nested else ": put the images of each class into its folder"
+        raise InputError(f"the class folders of {root} hold no images{hint}")
     return listed
 
 
 def _large_enough(listed: dict[str, list[T]], root: Path, skip_bad: bool, progress: Progress) -> dict[str, list[T]]:
-    small = [name for name, own in listed.items() if len(own) < FEWEST_PICTURES]
+    small = [name for name, own in listed.items() if len(own) < FEWEST_IMAGES]
     if not small:
         return listed
-    first = f"class '{small[0]}' has {len(listed[small[0]])} pictures"
+    first = f"class '{small[0]}' has {len(listed[small[0]])} images"
     if not skip_bad:
         more = f" and {len(small) - 1} more have too few" if len(small) > 1 else ""
         raise InputError(
-            f"{first}{more} in {root}: give every class at least {FEWEST_PICTURES}, or leave such classes out with --skip-bad"
+            f"{first}{more} in {root}: give every class at least {FEWEST_IMAGES}, or leave such classes out with --skip-bad"
         )
-    progress.say(f"left out {len(small)} of {len(listed)} classes with fewer than {FEWEST_PICTURES} pictures: {first}")
+    progress.say(f"left out {len(small)} of {len(listed)} classes with fewer than {FEWEST_IMAGES} images: {first}")
     return {name: own for name, own in listed.items() if name not in small}
 
 

@@ -15,12 +15,12 @@ from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble
 from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.decode import is_grey, to_rgb
-from protograph.data.reading import Pictures
+from protograph.data.reading import Images
 from protograph.data.splits import check_assigned, check_sizes, split_freely
 from protograph.data.store import ImageStore
 from protograph.relations import Relation
 
-ARRAYS = (((), "uint8"), ((), "uint16"), ((3,), "uint8"), ((4,), "uint8"))  # of pictures: shape behind [H, W], and type
+ARRAYS = (((), "uint8"), ((), "uint16"), ((3,), "uint8"), ((4,), "uint8"))  # of images: shape behind [H, W], and type
 
 
 def from_items(
@@ -32,17 +32,17 @@ def from_items(
     size: int = SIZE,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A dataset of labelled pictures held elsewhere.
+    """A dataset of labelled images held elsewhere.
 
     Args:
         items: a Hugging Face `datasets.Dataset`, whose columns `image` and `label` name; or anything with a length whose items
-            are (picture, label) pairs, such as a torchvision dataset. Pictures are PIL images, uint8 arrays [H, W, 3] or
+            are (image, label) pairs, such as a torchvision dataset. Images are PIL images, uint8 arrays [H, W, 3] or
             [H, W], or tensors [C, H, W] (uint8, or floats from 0 to 1); labels are names or numbers.
-        image: the column of pictures
+        image: the column of images
         label: the column of labels
         split: class name -> seen, novel-validation or novel-test; drawn by rule if not given
         relations: side information by name
-        size: pictures are resized to size x size
+        size: images are resized to size x size
         progress: who is told how far it is
 
     """
@@ -51,26 +51,26 @@ def from_items(
     names = _class_names(items, label)
     pixels, digests, sizes, grey = [], [], [], []
     members: dict[str, list[int]] = {}
-    with (progress or Silent()).task("read pictures", len(items), "pictures") as advance:
+    with (progress or Silent()).task("read images", len(items), "images") as advance:
         for row in range(len(items)):
-            picture, own = _pair(items[row], row, image, label)
-            opened = to_picture(picture, f"picture {row}")
+            given, own = _pair(items[row], row, image, label)
+            opened = to_image(given, f"image {row}")
             sizes.append(opened.size)
             grey.append(is_grey(opened))
             pixels.append(np.asarray(to_rgb(opened, size)).transpose(2, 0, 1))
             digests.append(hashlib.sha256(np.ascontiguousarray(pixels[-1]).data).hexdigest())
             members.setdefault(_name(own, names, row), []).append(row)
             advance(1)
-    check_sizes(members, "pictures")
+    check_sizes(members, "images")
     members = {name: members[name] for name in sorted(members)}
     if split is not None:
         check_assigned(split, members, "the split")
     divided = split_freely(members, split)
     store = ImageStore(torch.from_numpy(np.stack(pixels)), NORMALISATION)
-    pictures = Pictures(
+    images = Images(
         store, [str(row) for row in range(len(pixels))], np.array(digests, "S64"), np.array(sizes, np.int32), np.array(grey), {}
     )
-    return assemble("own", divided, pictures, Augmentation(pad=8, flip=True), relations or {})
+    return assemble("own", divided, images, Augmentation(pad=8, flip=True), relations or {})
 
 
 def _class_names(items: Any, label: str) -> list[str] | None:
@@ -87,7 +87,7 @@ def _pair(item: Any, row: int, image: str, label: str) -> tuple[Any, Any]:
             raise InputError(f"there is no column '{lacking[0]}', but {', '.join(item)}: say which with `image` and `label`")
         return item[image], item[label]
     if not isinstance(item, tuple | list) or len(item) != 2:
-        raise InputError(f"item {row} is a {type(item).__name__}, not a pair of picture and label: give pairs")
+        raise InputError(f"item {row} is a {type(item).__name__}, not a pair of image and label: give pairs")
     return item[0], item[1]
 
 
@@ -101,25 +101,25 @@ def _name(label: Any, names: list[str] | None, row: int) -> str:
     return str(names[label])
 
 
-def to_picture(picture: Any, name: str) -> Image.Image:
-    """What may be meant by a picture as a PIL image; `name` is what it is called in a complaint."""
-    if isinstance(picture, torch.Tensor) and picture.ndim == 3 and picture.shape[0] in (1, 3):
-        array = picture.permute(1, 2, 0).cpu()
+def to_image(image: Any, name: str) -> Image.Image:
+    """What may be meant by an image as a PIL image; `name` is what it is called in a complaint."""
+    if isinstance(image, torch.Tensor) and image.ndim == 3 and image.shape[0] in (1, 3):
+        array = image.permute(1, 2, 0).cpu()
         if array.is_floating_point():
             if not bool(((array >= 0) & (array <= 1)).all()):
-                raise InputError(f"{name} has values outside 0 to 1: give pictures before they are normalised")
+                raise InputError(f"{name} has values outside 0 to 1: give images before they are normalised")
             array = (255 * array).round().to(torch.uint8)
-        picture = array.numpy()
-    if isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 1:
-        picture = picture[:, :, 0]
-    if isinstance(picture, np.ndarray) and picture.size and picture.ndim > 1 and _layout(picture) in ARRAYS:
-        picture = Image.fromarray(np.ascontiguousarray(picture))
-    if not isinstance(picture, Image.Image):
+        image = array.numpy()
+    if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 1:
+        image = image[:, :, 0]
+    if isinstance(image, np.ndarray) and image.size and image.ndim > 1 and _layout(image) in ARRAYS:
+        image = Image.fromarray(np.ascontiguousarray(image))
+    if not isinstance(image, Image.Image):
         raise InputError(
-            f"{name} is a {type(picture).__name__} that cannot be read as one: give PIL images, uint8 arrays [H, W, 3], or "
+            f"{name} is a {type(image).__name__} that cannot be read as one: give PIL images, uint8 arrays [H, W, 3], or "
             "tensors [C, H, W]"
         )
-    return picture
+    return image
 
 
 def _layout(array: NDArray[Any]) -> tuple[tuple[int, ...], str]:

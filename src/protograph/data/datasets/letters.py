@@ -3,9 +3,9 @@
 Every capital and small letter of the Latin, Greek and Cyrillic alphabets that all sixteen DejaVu and STIX faces shipped with
 matplotlib have; letters that look alike (A, Α, А) are one class. Each drawing is bent, shifted, scaled and roughened at
 random, and a strip hides part of it: one drawing does not show all there is to know of a letter. Everything after the glyph's
-outline is integer arithmetic, so the same seed and library versions give the same pictures on every machine.
+outline is integer arithmetic, so the same seed and library versions give the same images on every machine.
 
-The split holds out whole typefaces: training, validation and test pictures are set in different faces. It also holds out
+The split holds out whole typefaces: training, validation and test images are set in different faces. It also holds out
 classes, accented letters whose base and accent others share: ê is known from one example to someone who knows e, é and ô.
 """
 
@@ -43,10 +43,10 @@ FACES = {  # two faces of each family for training, one each for validation and 
 DRAWINGS_PER_FACE = {"train": 6, "validation": 5, "test": 5}
 NOVEL_VALIDATION, NOVEL_TEST = 40, 60
 
-SIZE = 28  # pixels of a picture
+SIZE = 28  # pixels of an image
 CANVAS = 2 * SIZE  # glyphs are set at twice the size and sampled down
 ALIKE = 0.015  # letters with a median cosine distance over the faces below this are one class; no pair is near it
-BEND = (0.16, 0.24, 0.12, 0.12, 0.15)  # largest change of scale, shear, bend, twist and shift, in half pictures
+BEND = (0.16, 0.24, 0.12, 0.12, 0.15)  # largest change of scale, shear, bend, twist and shift, in half images
 INK, GRAIN, BLOTS = 180, 15, 15  # faintest ink, grey levels of noise by pixel and by patch
 STRIP = (7, 14)  # width of the strip that hides part of every letter, in pixels
 VERSION = 1  # to be raised whenever the drawings change
@@ -72,7 +72,7 @@ def open_letters(cache: Path | None = None, progress: Progress | None = None, se
     if not folder.is_dir():
         build_folder(folder, lambda scratch: _draw(scratch, seed, progress or Silent()))
     index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    pools: dict[str, Any] = {part: Pool.of({int(c): pictures for c, pictures in index[part].items()}) for part in PARTS}
+    pools: dict[str, Any] = {part: Pool.of({int(c): images for c, images in index[part].items()}) for part in PARTS}
     return Dataset(
         name="letters",
         classes=tuple(index["classes"]),
@@ -227,24 +227,24 @@ def _bend(glyphs: Pixels, random: np.random.Generator) -> Pixels:
     row, column = axis(y, x), axis(x, y)
     top, left = row // one, column // one
     down, right = (row % one) >> 8, (column % one) >> 8
-    picture = np.arange(count)[:, None, None]
-    upper = smooth[picture, top, left] * (256 - right) + smooth[picture, top, left + 1] * right
-    lower = smooth[picture, top + 1, left] * (256 - right) + smooth[picture, top + 1, left + 1] * right
+    image = np.arange(count)[:, None, None]
+    upper = smooth[image, top, left] * (256 - right) + smooth[image, top, left + 1] * right
+    lower = smooth[image, top + 1, left] * (256 - right) + smooth[image, top + 1, left + 1] * right
     sampled: Pixels = ((upper * (256 - down) + lower * down) >> 16).astype(np.uint8)
     return sampled
 
 
-def _roughen(pictures: Pixels, random: np.random.Generator) -> Pixels:
-    """Uneven ink, grainy paper, blots and a strip across pictures [n, SIZE, SIZE]."""
-    count = len(pictures)
+def _roughen(images: Pixels, random: np.random.Generator) -> Pixels:
+    """Uneven ink, grainy paper, blots and a strip across images [n, SIZE, SIZE]."""
+    count = len(images)
     ink = random.integers(INK, 256, (count, 1, 1), dtype=np.int64)
-    grain = random.integers(-GRAIN, GRAIN + 1, pictures.shape, dtype=np.int64)
+    grain = random.integers(-GRAIN, GRAIN + 1, images.shape, dtype=np.int64)
     blots = (
         random.integers(-BLOTS, BLOTS + 1, (count, 4, 4), dtype=np.int64)
         .repeat(-(-SIZE // 4), 1)
         .repeat(-(-SIZE // 4), 2)[:, :SIZE, :SIZE]
     )
-    rough = pictures * ink // 255 + grain + blots
+    rough = images * ink // 255 + grain + blots
     # The strip hides part of the letter, so that one drawing alone does not show all there is to know.
     place = np.arange(SIZE, dtype=np.int64)
     upright = random.integers(0, 2, (count, 1, 1)).astype(bool)

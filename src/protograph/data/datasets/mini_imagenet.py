@@ -1,8 +1,8 @@
-"""miniImageNet: 100 classes of ImageNet with 600 pictures each, 84 x 84, with the split of Ravi & Larochelle.
+"""miniImageNet: 100 classes of ImageNet with 600 images each, 84 x 84, with the split of Ravi & Larochelle.
 
 From any of the layouts in which it is handed around: an images folder with train.csv, val.csv and test.csv; folders by class,
 or by split and class; the three mini-imagenet-cache-*.pkl; or miniImageNet_category_split_*.pickle, which bring further
-pictures of the seen classes for validation and test. Where these are missing, every seen class holds out 25 of its 600 pictures
+images of the seen classes for validation and test. Where these are missing, every seen class holds out 25 of its 600 images
 for validation and 75 for test.
 """
 
@@ -20,7 +20,7 @@ from protograph._internal.unpickle import read_arrays as unpickle
 from protograph._internal.unpickle import text
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble, without_bad
-from protograph.data.reading import Pictures, find_folders, find_names, read_arrays, read_columns, read_pictures, unpacked
+from protograph.data.reading import Images, find_folders, find_names, read_arrays, read_columns, read_images, unpacked
 from protograph.data.splits import Rows, Split, split_seen
 from protograph.data.store import Normalisation
 from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_names, mini_imagenet_relation
@@ -38,13 +38,13 @@ Members = dict[str, dict[str, list[int]]]  # split -> class -> rows
 
 def open_mini_imagenet(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     """The dataset from whatever of its layouts lies at `root`, or in a folder or archive of its name there."""
-    pictures, members, extra = _read(root, progress)
+    images, members, extra = _read(root, progress)
     train, validation, test = (members["train"], *extra) if extra else split_seen(members["train"], SEEN_VALIDATION, SEEN_TEST)
-    split = without_bad(Split(train, validation, test, members["val"], members["test"]), pictures, skip_bad, progress)
+    split = without_bad(Split(train, validation, test, members["val"], members["test"]), images, skip_bad, progress)
     return assemble(
         "mini-imagenet",
         split,
-        pictures,
+        images,
         Augmentation(pad=8, flip=True),
         {"wordnet": mini_imagenet_relation(), "names": mini_imagenet_names()},
         {wnid: known.name.replace("_", " ") for wnid, known in mini_imagenet_classes().items()},
@@ -53,7 +53,7 @@ def open_mini_imagenet(root: Path, progress: Progress, skip_bad: bool) -> Datase
 
 
 def verdict(dataset: Dataset) -> str:
-    """One sentence whether these are the pictures and classes of the paper."""
+    """One sentence whether these are the images and classes of the paper."""
     split = {"train": dataset.train, "val": dataset.novel_validation, "test": dataset.novel_test}
     ids = {name: [dataset.classes[int(c)] for c in pool.classes] for name, pool in split.items()}
     expected = {name: {wnid for wnid, known in mini_imagenet_classes().items() if known.split == name} for name in SPLITS}
@@ -62,17 +62,17 @@ def verdict(dataset: Dataset) -> str:
     seen = [int(pool.counts.sum()) for pool in (dataset.train, dataset.seen_validation, dataset.seen_test)]
     novel = {int(count) for pool in (dataset.novel_validation, dataset.novel_test) for count in pool.counts}
     if novel != {600} or seen[0] not in (64 * 600, 64 * 500):
-        return "These are the paper's classes, but not all of their 600 pictures each."
+        return "These are the paper's classes, but not all of their 600 images each."
     if seen[0] == 64 * 600:
-        return "This is the dataset the paper used, with the further pictures of the seen classes for validation and test."
+        return "This is the dataset the paper used, with the further images of the seen classes for validation and test."
     return (
-        "This is the dataset the paper used, but for one thing: the further pictures of the seen classes for validation and "
+        "This is the dataset the paper used, but for one thing: the further images of the seen classes for validation and "
         "test are not here, so each holds 25 + 75 of its own 600 out and is trained on 500."
     )
 
 
-def _read(root: Path, progress: Progress) -> tuple[Pictures, Members, tuple[Rows, Rows] | None]:
-    """Pictures, their rows by split and class, and further rows of the seen classes for validation and test, if any."""
+def _read(root: Path, progress: Progress) -> tuple[Images, Members, tuple[Rows, Rows] | None]:
+    """Images, their rows by split and class, and further rows of the seen classes for validation and test, if any."""
     for folder in (root, *(root / name for name in FOLDERS)):
         if (folder / "miniImageNet_category_split_train_phase_train.pickle").is_file():
             return _from_category_pickles(folder)
@@ -112,10 +112,10 @@ def _is_archive(path: Path) -> bool:
     )
 
 
-def _from_csv(folder: Path, progress: Progress) -> tuple[Pictures, Members]:
-    images = next((folder / name for name in ("images", "img") if (folder / name).is_dir()), None)
-    if images is None:
-        raise InputError(f"{folder} has a train.csv but no images folder: put the pictures into {folder / 'images'}")
+def _from_csv(folder: Path, progress: Progress) -> tuple[Images, Members]:
+    image_folder = next((folder / name for name in ("images", "img") if (folder / name).is_dir()), None)
+    if image_folder is None:
+        raise InputError(f"{folder} has a train.csv but no images folder: put the images into {folder / 'images'}")
     listed: dict[str, dict[str, list[str]]] = {}
     for split in SPLITS:
         path = folder / f"{split}.csv"
@@ -130,11 +130,11 @@ def _from_csv(folder: Path, progress: Progress) -> tuple[Pictures, Members]:
                 raise InputError(f"{path} names a file outside the images folder: {name}")
             classes.setdefault(label, []).append(name)
         listed[split] = classes
-    return _from_names(images, listed, progress)
+    return _from_names(image_folder, listed, progress)
 
 
 def _class_folders(root: Path, split: str, classes: list[str] | None = None) -> dict[str, list[str]]:
-    """Picture names relative to `root`, by class folder under `split`."""
+    """Image names relative to `root`, by class folder under `split`."""
     base = root / split
     if not base.is_dir():
         raise InputError(f"{root} has no folder '{split}': train, val and test are needed")
@@ -142,24 +142,24 @@ def _class_folders(root: Path, split: str, classes: list[str] | None = None) -> 
     return {name: [os.path.join(split, name, file) for file in find_names(base / name)] for name in found}  # noqa: PTH118
 
 
-def _from_names(root: Path, listed: Mapping[str, Mapping[str, list[str]]], progress: Progress) -> tuple[Pictures, Members]:
-    """In the order of names, so that ids and held-out pictures do not depend on the layout."""
+def _from_names(root: Path, listed: Mapping[str, Mapping[str, list[str]]], progress: Progress) -> tuple[Images, Members]:
+    """In the order of names, so that ids and held-out images do not depend on the layout."""
     ordered = {split: {wnid: sorted(own) for wnid, own in sorted(listed[split].items())} for split in SPLITS}
     names = [name for split in SPLITS for own in ordered[split].values() for name in own]
-    pictures = read_pictures(root, names, SIZE, NORMALISATION, progress)
+    images = read_images(root, names, SIZE, NORMALISATION, progress)
     rows = iter(range(len(names)))
-    return pictures, {split: {wnid: [next(rows) for _ in own] for wnid, own in ordered[split].items()} for split in SPLITS}
+    return images, {split: {wnid: [next(rows) for _ in own] for wnid, own in ordered[split].items()} for split in SPLITS}
 
 
-def _from_cache_pickles(folder: Path) -> tuple[Pictures, Members]:
+def _from_cache_pickles(folder: Path) -> tuple[Images, Members]:
     """Files with `image_data` [n, 84, 84, 3] and `class_dict`, class -> places."""
     paths = _paths(folder, {split: f"mini-imagenet-cache-{split}.pkl" for split in SPLITS})
-    pictures = _portions(paths, _cache_labels)
-    return pictures, {split: _grouped(pictures, split) for split in SPLITS}
+    images = _portions(paths, _cache_labels)
+    return images, {split: _grouped(images, split) for split in SPLITS}
 
 
-def _from_category_pickles(folder: Path) -> tuple[Pictures, Members, tuple[Rows, Rows] | None]:
-    """Files with `data` [n, 84, 84, 3], `labels` and `catname2label`; two of them have more pictures of the seen classes."""
+def _from_category_pickles(folder: Path) -> tuple[Images, Members, tuple[Rows, Rows] | None]:
+    """Files with `data` [n, 84, 84, 3], `labels` and `catname2label`; two of them have more images of the seen classes."""
     files = {
         "train": "miniImageNet_category_split_train_phase_train.pickle",
         "val": "miniImageNet_category_split_val.pickle",
@@ -168,12 +168,12 @@ def _from_category_pickles(folder: Path) -> tuple[Pictures, Members, tuple[Rows,
     more = {f"seen-{part}": f"miniImageNet_category_split_train_phase_{part}.pickle" for part in ("val", "test")}
     if all((folder / name).is_file() for name in more.values()):
         files |= more
-    pictures = _portions(_paths(folder, files), _category_labels)
-    grouped = {split: _grouped(pictures, split) for split in files}
+    images = _portions(_paths(folder, files), _category_labels)
+    grouped = {split: _grouped(images, split) for split in files}
     for split in files.keys() - SPLITS:
         if odd := grouped[split].keys() ^ grouped["train"].keys():
             raise InputError(f"{folder / files[split]} and {files['train']} differ in class '{min(odd)}': fetch them again")
-    return pictures, grouped, (grouped["seen-val"], grouped["seen-test"]) if "seen-val" in grouped else None
+    return images, grouped, (grouped["seen-val"], grouped["seen-test"]) if "seen-val" in grouped else None
 
 
 def _paths(folder: Path, files: Mapping[str, str]) -> dict[str, Path]:
@@ -183,17 +183,17 @@ def _paths(folder: Path, files: Mapping[str, str]) -> dict[str, Path]:
     return {split: folder / name for split, name in files.items()}
 
 
-def _portions(paths: Mapping[str, Path], labels: Callable[[dict[str, Any], Path], tuple[Any, list[str]]]) -> Pictures:
-    """Pictures of pickles, each named split/class/place."""
+def _portions(paths: Mapping[str, Path], labels: Callable[[dict[str, Any], Path], tuple[Any, list[str]]]) -> Images:
+    """Images of pickles, each named split/class/place."""
 
     def load() -> tuple[list[str], Iterator[NDArray[np.uint8]]]:
         names, portions = [], []
         for split, path in paths.items():
             data, classes = labels(unpickle(path), path)
             if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (SIZE, SIZE, 3):
-                raise InputError(f"{path} does not hold pictures [n, {SIZE}, {SIZE}, 3] of uint8: fetch it again")
+                raise InputError(f"{path} does not hold images [n, {SIZE}, {SIZE}, 3] of uint8: fetch it again")
             if len(data) != len(classes):
-                raise InputError(f"{path} has {len(data)} pictures and {len(classes)} labels: fetch it again")
+                raise InputError(f"{path} has {len(data)} images and {len(classes)} labels: fetch it again")
             names += [f"{split}/{name}/{place}" for place, name in enumerate(classes)]
             portions.append(data)
         return names, iter(portions)
@@ -211,7 +211,7 @@ def _cache_labels(found: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
     except (KeyError, AttributeError, TypeError, IndexError) as error:
         raise InputError(f"{path} lacks image_data or class_dict ({error!r}): fetch it again") from error
     if "" in labels:
-        raise InputError(f"{path}: picture {labels.index('')} belongs to no class: fetch it again")
+        raise InputError(f"{path}: image {labels.index('')} belongs to no class: fetch it again")
     return data, labels
 
 
@@ -223,9 +223,9 @@ def _category_labels(found: dict[str, Any], path: Path) -> tuple[Any, list[str]]
         raise InputError(f"{path} lacks data, labels or catname2label ({error!r}): fetch it again") from error
 
 
-def _grouped(pictures: Pictures, split: str) -> dict[str, list[int]]:
+def _grouped(images: Images, split: str) -> dict[str, list[int]]:
     grouped: dict[str, list[int]] = {}
-    for row, name in enumerate(pictures.names):
+    for row, name in enumerate(images.names):
         part, _, rest = name.partition("/")
         if part == split:
             grouped.setdefault(rest.rpartition("/")[0], []).append(row)
