@@ -72,10 +72,10 @@ def test_trials_that_differ_in_what_they_started_from_are_told_apart(tmp_path: P
 def test_trials_on_other_data_or_relations_of_the_user_s_own_are_told_apart(tmp_path: Path) -> None:
     task = Task(Cell("folder", 1, "gcgpn-aux"), "demo", 0)
     tries = []
-    for place, (data, relations) in enumerate((("images-1", []), ("drawings-2", []), ("images-1", ["0123456789", ""]))):
+    for place, (data, relations) in enumerate((("portraits-1", []), ("drawings-2", []), ("portraits-1", ["0123456789", ""]))):
         epochs(make_run(tmp_path / str(place), task, fingerprint=data, relation_digests=relations), 1.0)
         tries.append(trial_of(Run.open(tmp_path / str(place))))
-    assert [tried.changes for tried, _ in tries] == ["data=images", "data=drawings", "data=images, relation=01234567"]
+    assert [tried.changes for tried, _ in tries] == ["data=portrait", "data=drawings", "data=portrait, relation=01234567"]
     write_trials(tmp_path / "trials.csv", tries)
     assert len(read_trials(tmp_path / "trials.csv")) == 3
 

@@ -11,9 +11,9 @@ from protograph.report.document import (
     Block,
     Bullets,
     Details,
+    Figure,
     Grid,
     Heading,
-    Image,
     Paragraph,
     as_html,
     as_markdown,
@@ -64,7 +64,7 @@ class Page(HTMLParser):
 def test_what_comes_from_elsewhere_means_itself(text: str) -> None:
     blocks: list[Block] = [
         Heading(2, plain(text)), Paragraph(plain(text)), Bullets((plain(text),)), Grid.of((plain(text),), [[plain(text)]]),
-        Details(plain(text), (Paragraph(plain(text)),)), Image(b"", "png", plain(text)),
+        Details(plain(text), (Paragraph(plain(text)),)), Figure(b"", "png", plain(text)),
     ]  # fmt: skip
     page = Page(as_html(text, blocks))
     shown = " ".join(text.split())
@@ -87,7 +87,7 @@ def test_bold_code_and_marks_become_tags() -> None:
 
 def test_a_page_needs_nothing_beside_it_and_fits_a_phone() -> None:
     content = b"\x89PNG..."
-    text = as_html("t", [Image(content, "png", "an image"), Grid.of(("a", "b"), [("1", "2")])])
+    text = as_html("t", [Figure(content, "png", "an image"), Grid.of(("a", "b"), [("1", "2")])])
     page = Page(text)
     assert page.of("img")[0]["src"] == f"data:image/png;base64,{base64.b64encode(content).decode()}"
     assert "width=device-width" in text
@@ -139,7 +139,7 @@ def test_a_page_of_many_sections_begins_with_links_to_them() -> None:
 
 
 def test_images_in_a_row_stand_side_by_side() -> None:
-    image = Image(b"", "png", "")
+    image = Figure(b"", "png", "")
     page = Page(as_html("t", [image, image, Paragraph("between"), image]))
     assert [tag for tag, _ in page.tags if tag in ("div", "figure", "p")] == ["div", "figure", "figure", "p", "div", "figure"]
     assert all(group["class"] == "figures" for group in page.of("div"))
@@ -156,7 +156,7 @@ def test_markdown_reads_as_it_is_written() -> None:
         Paragraph("b"),
         Bullets(("c", "d")),
         Grid.of(("e", "f"), [("g", "1")]),
-        Image(b"", "png", "h"),
+        Figure(b"", "png", "h"),
     ]
     assert as_markdown(blocks) == "# A\n\nb\n\n- c\n- d\n\n| e | f |\n|---|---:|\n| g | 1 |\n"
     unfolding = as_markdown([Details("i < `k`", (Paragraph("j"),))])
