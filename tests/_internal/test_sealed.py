@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from protograph._internal.sealed import metadata, seal, tensors_digest, unseal
+from protograph._internal.sealed import metadata, seal, tensors_digest, unseal, with_prefix
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(3)}
 
@@ -37,3 +37,8 @@ def test_other_files_are_refused() -> None:
     for content in (b"", b"PK\x03\x04 something", save(TENSORS), save(TENSORS, {"words": "x"}), seal(TENSORS, "others", "x")):
         with pytest.raises(ValueError, match=r"."):
             unseal(content, "words")
+
+
+def test_tensors_are_taken_by_their_prefix_and_lose_it() -> None:
+    tensors = {"best.a": torch.ones(1), "best.best.b": torch.zeros(1), "last.a": torch.zeros(2)}
+    assert with_prefix(tensors, "best.") == {"a": tensors["best.a"], "best.b": tensors["best.best.b"]}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 
 import torch
 from safetensors import SafetensorError
@@ -25,6 +26,11 @@ def unseal(content: bytes, key: str) -> tuple[str, dict[str, Tensor]]:
     if said.get("digest") != tensors_digest(text, tensors):
         raise ValueError("its contents do not match their checksum")
     return text, tensors
+
+
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def metadata(content: bytes) -> dict[str, str]:

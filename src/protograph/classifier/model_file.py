@@ -24,7 +24,7 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph._internal.files import followed, unfinished, write_atomically
 from protograph._internal.locks import held
-from protograph._internal.sealed import metadata, seal, unseal
+from protograph._internal.sealed import metadata, seal, unseal, with_prefix
 from protograph._version import __version__
 from protograph.classifier.inputs import Encoder, KeptEncoder
 from protograph.classifier.joint_space import JointSpace
@@ -128,7 +128,7 @@ def unpack(content: bytes, path: Path) -> Contents:
     try:
         space = _space(values, tensors)
         encoder = values["encoder"]
-        kept = None if encoder is None else KeptEncoder(encoder, part(tensors, "encoder."), values["features"])
+        kept = None if encoder is None else KeptEncoder(encoder, with_prefix(tensors, "encoder."), values["features"])
     except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
         raise _damaged(path, error) from error
     return Contents(space, kept, values)
@@ -142,7 +142,7 @@ def _damaged(path: Path, error: Exception) -> InputError:
 def _space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:
     names, counts, features = values["names"], values["examples"], values["features"]
     variant = variant_from(values["variant"])
-    relations = [restore(one, part(tensors, f"relation.{place}.")) for place, one in enumerate(values["relations"])]
+    relations = [restore(one, with_prefix(tensors, f"relation.{place}.")) for place, one in enumerate(values["relations"])]
     prototypes, support = tensors["prototypes"], tensors["support"]
     for what, tensor, rows in (("prototypes", prototypes, len(names)), ("support", support, sum(counts))):
         if tensor.shape != (rows, features):
@@ -152,14 +152,9 @@ def _space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpa
         raise ValueError(f"its relations are not of {len(names)} classes")
     model = build(variant, Centred(torch.zeros(features)), (features,), len(names) - len(counts), similarities)
     centred = {f"backbone.{name}": value for name, value in model.backbone.state_dict().items()}  # the first files had none
-    model.load_state_dict(centred | part(tensors, "model."))
+    model.load_state_dict(centred | with_prefix(tensors, "model."))
     kept = {relation.label: relation for relation in relations}
     return JointSpace(model, variant, names, kept, torch.split(support, counts), prototypes)
-
-
-def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Tensors whose names start with `prefix`, without it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def variant_from(values: Mapping[str, Any]) -> Variant:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
+from protograph._internal.sealed import with_prefix
 from protograph.data.augmentation import Augmentation
 from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.store import Normalisation
@@ -97,9 +98,7 @@ def pack_backbone(run_folder: Path | str, path: Path | str = SHIPPED) -> dict[st
         raise InputError(f"{run_folder} was trained on {config.dataset}: the default backbone is trained on mini-imagenet")
     if measured is None:
         raise InputError(f"{run_folder} is not finished: run its command again")
-    weights = {
-        name.removeprefix("backbone."): value for name, value in run.weights("best").items() if name.startswith("backbone.")
-    }
+    weights = with_prefix(run.weights("best"), "backbone.")
     last_relu = find_variant(config.variant).last_relu
     copies = replace(COPIES, **config.recipe.image_changes)
     encoder = backbone_encoder(config.backbone, weights, (3, SIZE, SIZE), NORMALISATION, copies, last_relu)

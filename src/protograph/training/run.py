@@ -21,7 +21,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import unfinished, write_atomically, write_json
-from protograph._internal.sealed import seal, tensors_digest, unseal
+from protograph._internal.sealed import seal, tensors_digest, unseal, with_prefix
 from protograph._version import __version__
 from protograph.training.config import RunConfig, differences
 
@@ -48,7 +48,7 @@ class Checkpoint:
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """Tensors whose names start with `prefix`, without it."""
-        return {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
+        return with_prefix(self.tensors, prefix)
 
 
 class Run:
