@@ -9,11 +9,14 @@ if TYPE_CHECKING:  # with `as`, type checkers take a name as public
     from protograph._internal.errors import InputError as InputError
     from protograph.classifier.estimator import Classifier as Classifier
     from protograph.data import Dataset as Dataset
+    from protograph.data import DatasetSource as DatasetSource
     from protograph.data import FeatureStore as FeatureStore
     from protograph.data import ImageStore as ImageStore
+    from protograph.data import Normalisation as Normalisation
     from protograph.data import Pool as Pool
     from protograph.data import from_items as from_items
     from protograph.data import open_dataset as open_dataset
+    from protograph.data import register_dataset as register_dataset
     from protograph.episodes import Episodes as Episodes
     from protograph.episodes import EpisodeSpec as EpisodeSpec
     from protograph.episodes import fixed_episodes as fixed_episodes
@@ -58,7 +61,17 @@ if TYPE_CHECKING:  # with `as`, type checkers take a name as public
 _MODULES = {
     "_internal.errors": ("InputError",),
     "classifier.estimator": ("Classifier",),
-    "data": ("Dataset", "FeatureStore", "ImageStore", "Pool", "from_items", "open_dataset"),
+    "data": (
+        "Dataset",
+        "DatasetSource",
+        "FeatureStore",
+        "ImageStore",
+        "Normalisation",
+        "Pool",
+        "from_items",
+        "open_dataset",
+        "register_dataset",
+    ),
     "episodes": ("EpisodeSpec", "Episodes", "fixed_episodes", "sample"),
     "evaluation.metrics": ("Measure", "evaluate"),
     "nn.backbones": ("Conv4", "ResNet12"),

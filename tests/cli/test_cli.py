@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from protograph import cli
 from protograph.cli import app, demo
 from protograph.cli.jobs import JOB
-from protograph.data import DATASETS, Dataset, Source
+from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.report import figures
 from protograph.training import config
 from protograph.training import loop as training
@@ -90,7 +90,9 @@ def check_refused(result: Result, *named: str) -> None:
 def toy_source(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """`toy` known by its name to the command."""
     monkeypatch.setitem(
-        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True)
+        DATASETS,
+        "toy",
+        DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True),
     )
 
 
@@ -122,7 +124,9 @@ def finished(toy: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(
-            DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True)
+            DATASETS,
+            "toy",
+            DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True),
         )
         result = train("--out", folder, "--variant=aux-only", "--set=epochs=2", "--set=steps=8")
     assert result.exit_code == 0, result.stderr
@@ -457,7 +461,9 @@ def test_evaluate_refuses_a_folder_that_is_no_run(tmp_path: Path) -> None:
 def test_evaluate_refuses_another_version_of_the_dataset(finished: Path, toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Dataset(**{**vars(toy), "fingerprint": "toy-2"})
     monkeypatch.setitem(
-        DATASETS, "toy", Source(lambda root, progress, skip_bad: other, "conv4-32", "demo", "other patterns", built_in=True)
+        DATASETS,
+        "toy",
+        DatasetSource(lambda root, progress, skip_bad: other, "conv4-32", "demo", "other patterns", built_in=True),
     )
     check_refused(protograph("evaluate", finished), "toy-1", "toy-2", "train again")
 
@@ -605,7 +611,7 @@ def test_the_demo_of_everything_tells_what_it_measured_beside_its_table(
 ) -> None:
     """On the toy, whose few classes and images the demo takes for letters."""
     short = {name: value for name, value in SHORT.items() if name not in ("ways", "novel_queries", "seen_queries")}
-    monkeypatch.setitem(DATASETS, "letters", Source(lambda root, progress: toy, "conv4-32", "demo", "noisy patterns"))
+    monkeypatch.setitem(DATASETS, "letters", DatasetSource(lambda root, progress: toy, "conv4-32", "demo", "noisy patterns"))
     monkeypatch.setitem(config.RECIPES, "demo", replace(config.DEMO, **short, batch=8))
     monkeypatch.setattr(demo, "draw_curves", lambda *_: None)
     monkeypatch.setattr(demo, "open_dataset", lambda *_, **__: replace(toy, name="letters"))

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from paper.made_up import make_ledger
-from protograph.data import DATASETS, Dataset, Source
+from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.paper.ledger import Score
 from protograph.paper.published import Cell
 from protograph.paper.table import few_shot_table
@@ -75,7 +75,7 @@ def test_the_few_shot_comparison_fits_a_terminal_with_every_number_whole(width: 
 def test_operators_of_a_datasets_default_relations_are_drawn(
     results: Path, toy: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(DATASETS, "toy", Source(lambda *_: toy, "conv4-32", "demo", "a toy", built_in=True))
+    monkeypatch.setitem(DATASETS, "toy", DatasetSource(lambda *_: toy, "conv4-32", "demo", "a toy", built_in=True))
     answer = json.loads(figures("operators", "--dataset=toy", "--out=drawn", "--json").stdout)
     assert answer["files"] == [
         f"drawn/operator-toy-kinship{size}.{kind}" for size in ("", "-column") for kind in ("png", "pdf")

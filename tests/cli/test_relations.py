@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from protograph.cli import app
 from protograph.cli.relations import neighbours, statistics
-from protograph.data import DATASETS, Dataset, Source
+from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.relations import MatrixRelation
 from protograph.report.figures import draw_similarities
 
@@ -33,7 +33,7 @@ def answer(*arguments: str | Path) -> dict[str, object]:
 @pytest.fixture(autouse=True)
 def toy_source(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """`toy` known by its name to the command."""
-    monkeypatch.setitem(DATASETS, "toy", Source(lambda *_: toy, "conv4-32", "demo", "noisy patterns", built_in=True))
+    monkeypatch.setitem(DATASETS, "toy", DatasetSource(lambda *_: toy, "conv4-32", "demo", "noisy patterns", built_in=True))
 
 
 @pytest.fixture

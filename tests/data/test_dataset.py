@@ -127,9 +127,9 @@ def test_a_class_that_is_empty_from_the_start_is_named() -> None:
 
 def test_a_dataset_needs_a_place_unless_it_is_built_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PROTOGRAPH_DATA", raising=False)
-    with pytest.raises(InputError, match="dataset 'cub' needs its files: name their place by --root or the variable"):
+    with pytest.raises(InputError, match="dataset 'cub' needs its files: give their folder by --root or the variable"):
         open_dataset("cub")
-    with pytest.raises(InputError, match="letters are built in: leave out --root"):
+    with pytest.raises(InputError, match="dataset 'letters' is built in and reads no files: leave out --root"):
         open_dataset("letters", tmp_path)
     monkeypatch.setenv("PROTOGRAPH_DATA", str(tmp_path))
     with pytest.raises(InputError, match=f"no CUB at {tmp_path}"):

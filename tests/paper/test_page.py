@@ -6,7 +6,7 @@ import pytest
 
 from paper.made_up import make_ledger
 from protograph._internal.progress import Silent
-from protograph.data import DATASETS, Dataset, Source
+from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.paper.page import results_document
 from protograph.paper.published import Cell
 from protograph.report.document import Figure, Heading, as_html
@@ -73,7 +73,7 @@ def test_operators_are_drawn_where_the_files_are(
         return toy
 
     for name in ("cub", "mini-imagenet"):
-        monkeypatch.setitem(DATASETS, name, Source(open_toy, "conv4-32", "paper", "a toy"))
+        monkeypatch.setitem(DATASETS, name, DatasetSource(open_toy, "conv4-32", "paper", "a toy"))
     blocks = results_document(results, tmp_path, Silent())
     captions = [block.caption for block in blocks if isinstance(block, Figure)]
     assert opened == [tmp_path, tmp_path]

@@ -26,7 +26,7 @@ from protograph.cli import app, jobs
 from protograph.cli import reproduce as verb
 from protograph.cli import train as train_verb
 from protograph.cli.jobs import Ended
-from protograph.data import DATASETS, Dataset, Source, open_dataset
+from protograph.data import DATASETS, Dataset, DatasetSource, open_dataset
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Selection, Task, plan
 from protograph.paper.ledger import locked, read_ledger, record
@@ -301,7 +301,7 @@ def test_every_ledger_has_tables_of_its_own(faked: Path) -> None:
 def test_a_root_that_would_be_ignored_is_refused(faked: Path) -> None:
     result = reproduce("--dataset=letters", "--root=somewhere")
     assert result.exit_code == 2
-    assert "letters are built in: leave out --root" in result.stderr
+    assert "dataset 'letters' is built in and reads no files: leave out --root" in result.stderr
 
 
 def test_notes_broken_while_cells_are_trained_do_not_stop_the_grid(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -608,7 +608,7 @@ def test_the_real_trainer_interrupted_behind_every_run_ends_with_the_same_ledger
     toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    source = Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True)
+    source = DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True)
     monkeypatch.setitem(DATASETS, "toy", source)
     monkeypatch.setattr(figures, "draw_run", lambda *_: None)
     monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))

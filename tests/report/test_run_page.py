@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from protograph.cli import app
-from protograph.data import DATASETS, Dataset, Source
+from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.evaluation.confusions import collect, strongest
 from protograph.report.document import Figure, Grid, Heading, Paragraph, as_html, plain
 from protograph.report.run_page import _value, run_document
@@ -95,7 +95,7 @@ def test_a_variant_without_relations_says_so(folder: Path, named: Dataset) -> No
 
 
 def test_the_command_writes_one_page(folder: Path, named: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source(lambda root, progress, skip_bad: named, "conv4-32", "demo", "a toy", built_in=True)
+    source = DatasetSource(lambda root, progress, skip_bad: named, "conv4-32", "demo", "a toy", built_in=True)
     monkeypatch.setitem(DATASETS, "toy", source)
     result = write(folder, "--out", tmp_path / "page.html", "--episodes=3", "--device=cpu", "--json")
     assert result.exit_code == 0, result.stderr

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protograph._internal.errors import InputError
-from protograph.data import DATASETS, Dataset, Source
+from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.reproduce import Grid
@@ -136,7 +136,7 @@ def test_a_recipe_that_cannot_be_meant_is_refused(changes: dict[str, Any], named
 
 def test_recipes_derive_from_one_another(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
+        DATASETS, "toy", DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
     )
     own = configure(toy, "gcgpn-aux").recipe
     assert own == DEMO
@@ -147,7 +147,7 @@ def test_recipes_derive_from_one_another(toy: Dataset, monkeypatch: pytest.Monke
 
 def test_what_is_not_given_takes_the_datasets_default(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-64", "paper", "a toy", built_in=True)
+        DATASETS, "toy", DatasetSource(lambda root, progress, skip_bad: toy, "conv4-64", "paper", "a toy", built_in=True)
     )
     config = configure(toy, "gcgpn-aux")
     assert (config.backbone, config.recipe, config.relations) == ("conv4-64", PAPER, ("kinship",))
@@ -161,7 +161,7 @@ def test_what_is_not_given_takes_the_datasets_default(toy: Dataset, monkeypatch:
 
 def test_a_relation_that_would_be_ignored_is_refused(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        DATASETS, "toy", Source(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
+        DATASETS, "toy", DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
     )
     with pytest.raises(InputError, match=r"'aux-only' uses no side information.*'kinship'"):
         configure(toy, "aux-only", relations=["kinship"])
@@ -169,7 +169,7 @@ def test_a_relation_that_would_be_ignored_is_refused(toy: Dataset, monkeypatch: 
 
 @pytest.fixture
 def known_toy(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    monkeypatch.setitem(DATASETS, "toy", Source(lambda root, progress: toy, "conv4-32", "paper", "a toy"))
+    monkeypatch.setitem(DATASETS, "toy", DatasetSource(lambda root, progress: toy, "conv4-32", "paper", "a toy"))
     return toy
 
 

@@ -750,11 +750,11 @@ from conftest import make_toy
 from protograph.report import figures
 from protograph.training import loop as training
 from protograph.cli import app
-from protograph.data import DATASETS, Source
+from protograph.data import DATASETS, DatasetSource
 # Images and tests would take longer than the training.
 figures.draw_run = lambda *_: None
 training.evaluate = functools.partial(training.evaluate, episodes=20)
-DATASETS["toy"] = Source(
+DATASETS["toy"] = DatasetSource(
     lambda root, progress, skip_bad: make_toy(), "conv4-32", "demo", "noisy patterns", built_in=True
 )
 app()

@@ -19,7 +19,7 @@ from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.files import write_json
 from protograph._internal.memory import keep_freed_memory
 from protograph._internal.progress import Progress, Silent
-from protograph.data import DATASETS, OWN, Augmentation, Dataset, FeatureStore, ImageStore, Pool, Store
+from protograph.data import DATASETS, IN_MEMORY, Augmentation, Dataset, FeatureStore, ImageStore, Pool, Store
 from protograph.data.store import PLAIN, TRITON
 from protograph.device import WARM_UP, Repeated
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
@@ -309,7 +309,7 @@ def configure(
     """A complete configuration; what is not given takes the dataset's own default. `changes` are made to the recipe."""
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
-    source, changes = DATASETS.get(dataset.name, OWN), changes or {}
+    source, changes = DATASETS.get(dataset.name, IN_MEMORY), changes or {}
     chosen, recipe = find_variant(variant), recipe or source.recipe
     if chosen.objective == "classify" and shots != 1:
         raise InputError(f"variant '{variant}' is trained without examples, once for every K: give the shots to `evaluate`")
