@@ -9,7 +9,7 @@ import torch
 
 from protograph._internal.errors import InputError
 from protograph.relations import EmbeddingRelation, SentenceRelation, mini_imagenet_classes, mini_imagenet_names
-from protograph.relations.base import plain_words
+from protograph.relations.base import split_words
 
 WORDS = ["cat", "Dog", "house", "red", "winged", "zero"]
 VECTORS = torch.tensor([[1.0, 2, 0], [-3, 1, 1], [0.5, 0.5, 7], [2, 0, 0], [0, 0.1, 0.2], [0, 0, 0]], dtype=torch.float64)
@@ -174,7 +174,7 @@ def test_file_in_another_encoding_or_not_there_is_an_error_that_names_it(tmp_pat
     ],
 )
 def test_words_of_a_name_are_what_does_not_only_number_it(name, words):
-    assert plain_words(name) == words
+    assert split_words(name) == words
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from protograph.relations import (
     keep_relations,
     kept,
 )
-from protograph.relations.described import describe, restore
+from protograph.relations.stored import describe, restore
 
 NAMES = ("a", "b", "c")
 DENSE = torch.tensor([[1.0, 0.2, 0.4], [0.3, 1.0, 0.6], [0.5, 0.1, 1.0]])

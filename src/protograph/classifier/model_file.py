@@ -29,7 +29,7 @@ from protograph._version import __version__
 from protograph.classifier.inputs import Encoder, KeptEncoder
 from protograph.classifier.joint_space import JointSpace
 from protograph.nn.backbones import Centred
-from protograph.relations.described import describe, restore
+from protograph.relations.stored import describe, restore
 from protograph.variants import OPERATORS, Op, Variant, build
 
 FORMAT, VERSION = "protograph-classifier", 1

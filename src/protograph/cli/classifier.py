@@ -24,7 +24,7 @@ from protograph.data.datasets.features import read_vectors
 from protograph.data.reading import find_names
 from protograph.encoders.preparation import unreadable
 from protograph.relations import WordNetRelation
-from protograph.relations.described import Named
+from protograph.relations.stored import Named
 
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier

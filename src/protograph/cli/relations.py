@@ -24,7 +24,7 @@ from protograph.relations import (
     Relation,
     RelationSpec,
     WordNetRelation,
-    checked,
+    check_similarities,
 )
 from protograph.relations.edges import Measure
 
@@ -85,7 +85,7 @@ def relations_command(
     chosen = chosen or classes[seen if seen < len(classes) else 0]
     if chosen not in classes:
         raise unknown_name("class", chosen, classes)
-    matrix = checked(source.similarities(classes), classes, relation)
+    matrix = check_similarities(source.similarities(classes), classes, relation)
     result: dict[str, Any] = {"relation": relation, "classes": len(classes), "seen": seen if data else None, "class": chosen}
     result |= neighbours(matrix, classes, chosen) | {"statistics": statistics(matrix)}
     if isinstance(source, WordNetRelation):

@@ -26,7 +26,7 @@ from protograph.cli.options import (
 )
 from protograph.data import Dataset, open_dataset
 from protograph.evaluation.metrics import MEASURES
-from protograph.relations import label_of
+from protograph.relations import relation_label
 from protograph.training.config import RECIPES, RunConfig, read_toml, stage_before, unused
 from protograph.training.loop import configure, configure_start, plan, train, trained_model
 from protograph.training.run import Run, place
@@ -166,7 +166,7 @@ def train_several(
 def default_folder(config: RunConfig, dataset: Dataset) -> Path:
     """Where a run goes unless told otherwise; one that is trained without examples serves every K."""
     shots = None if find_variant(config.variant).objective == "classify" else config.shots
-    others = () if config.relations == dataset.default_relations else tuple(map(label_of, config.relations))
+    others = () if config.relations == dataset.default_relations else tuple(map(relation_label, config.relations))
     return Path("runs") / place(config.dataset, shots, config.variant, config.recipe.name, config.seed, others)
 
 

@@ -23,7 +23,7 @@ from protograph.evaluation.metrics import MEASURES, Measure, Measures
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.trials import Trials, read_trials, trials_path
-from protograph.relations import label_of
+from protograph.relations import relation_label
 from protograph.training.config import RunConfig
 from protograph.training.run import Run
 from protograph.variants import VARIANTS, find_variant
@@ -66,7 +66,7 @@ def record(results: Path, task: Task, folder: Path) -> Entry:
     config, measured = run.config, run.measures
     if measured is None:
         raise InputError(f"{folder} is not finished: run the same command again")
-    relations = tuple(map(label_of, config.relations))
+    relations = tuple(map(relation_label, config.relations))
     others = relations if task.cell.relations else ()
     own = Task(Cell(config.dataset, config.shots, config.variant, others), config.recipe.name, config.seed)
     if own != task:

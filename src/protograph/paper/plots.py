@@ -19,7 +19,7 @@ from protograph.nn.operators import Context, SideInformation, Softmax
 from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, Task, usual_recipe
 from protograph.paper.ledger import Entry, Scores, scores
 from protograph.paper.published import MODEL_OF, PAPER_DATASETS, Cell, published
-from protograph.relations import checked
+from protograph.relations import check_similarities
 from protograph.report.figures import COLUMN, similarity_figure
 from protograph.training.config import RECIPES
 
@@ -107,7 +107,7 @@ def semantic_figure(dataset: Dataset, relation: str, ways: int = 5, column: bool
     """The semantic operator of a relation for the first test episode, before anything is learned: temperature 1."""
     spec = evaluation_spec(dataset, "test", ways, 1, 1)
     episode = sample(spec, EVALUATION_SEED, 0)
-    similarities = checked(dataset.relations[relation].similarities(dataset.classes), dataset.classes, relation)
+    similarities = check_similarities(dataset.relations[relation].similarities(dataset.classes), dataset.classes, relation)
     operator = semantic_operator(similarities, episode.classes, episode.seen)
     names = [dataset.title(int(class_id)) for class_id in episode.classes[0]]
     title = f"{dataset.name}, {relation}" if column else f"{dataset.name}: operator of '{relation}' at temperature 1"

@@ -14,7 +14,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
 from protograph.data import find_source
 from protograph.evaluation.metrics import MEASURES, Measure, Measures
-from protograph.relations import label_of
+from protograph.relations import relation_label
 from protograph.training.config import RunConfig, recipe_for
 from protograph.training.run import Run
 from protograph.variants import find_variant
@@ -61,7 +61,7 @@ def trial_of(run: Run) -> tuple[Try, Measures]:
         config.shots,
         config.variant,
         config.recipe.name,
-        " and ".join(map(label_of, config.relations)),
+        " and ".join(map(relation_label, config.relations)),
         ", ".join(filter(None, (changes(config), *told))),
         config.seed,
         history[-1]["epoch"],

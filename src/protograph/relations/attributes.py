@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph.relations.base import cosine, index_of, lacking
+from protograph.relations.base import cosine, index_rows, missing_classes
 from protograph.relations.tables import finite_rows, read_table, require_file
 
 FILES = "a .csv, .tsv or .npz table of class x attribute"
@@ -36,7 +36,7 @@ class AttributeRelation:
         self.names = tuple(names)
         self.attributes = None if attributes is None else tuple(attributes)
         self.centred = centred
-        self._rows = index_of(self.names, source)
+        self._rows = index_rows(self.names, source)
         self.table = finite_rows(values, self.names, attributes, source).double()
         known = self.table.mean(0) if centred else torch.zeros(self.table.shape[1], dtype=torch.float64)
         self.centre = known if centre is None else centre
@@ -67,5 +67,5 @@ class AttributeRelation:
     def similarities(self, names: Sequence[str]) -> Tensor:
         """Similarities of the named classes; 1 on the diagonal, 0 to a class that has no attributes."""
         if missing := [name for name in names if name not in self._rows]:
-            raise lacking(self.source, missing, "add its row")
+            raise missing_classes(self.source, missing, "add its row")
         return cosine(self.values[torch.tensor([self._rows[name] for name in names], dtype=torch.long)])

@@ -21,7 +21,7 @@ class Relation(Protocol):
         ...
 
 
-def checked(similarities: Tensor, names: Sequence[str], source: str) -> Tensor:
+def check_similarities(similarities: Tensor, names: Sequence[str], source: str) -> Tensor:
     """The matrix itself, if it can serve as similarities of these classes."""
     if similarities.shape != (len(names), len(names)):
         shape = " x ".join(map(str, similarities.shape))
@@ -46,7 +46,7 @@ def checked(similarities: Tensor, names: Sequence[str], source: str) -> Tensor:
     return similarities
 
 
-class LackingError(InputError):
+class MissingClassesError(InputError):
     """Classes that a relation does not know."""
 
     def __init__(self, message: str, missing: Sequence[str] = ()) -> None:  # by the message alone where it is unpickled
@@ -54,14 +54,14 @@ class LackingError(InputError):
         self.missing = tuple(missing)
 
 
-def lacking(source: str, missing: Sequence[str], remedy: str) -> LackingError:
+def missing_classes(source: str, missing: Sequence[str], remedy: str) -> MissingClassesError:
     """What to raise for classes a relation does not know: the first of them, how many more and which, and the way out."""
     others = ", ".join(missing[1:LISTED]) + (", ..." if len(missing) > LISTED else "")
     more = f" and {len(missing) - 1} more ({others})" if others else ""
-    return LackingError(f"relation '{source}' lacks class '{missing[0]}'{more}: {remedy}", missing)
+    return MissingClassesError(f"relation '{source}' lacks class '{missing[0]}'{more}: {remedy}", missing)
 
 
-def index_of(names: Sequence[str], source: str) -> dict[str, int]:
+def index_rows(names: Sequence[str], source: str) -> dict[str, int]:
     """The row of every name, none of which may come twice."""
     rows = {name: row for row, name in enumerate(names)}
     if len(rows) != len(names):
@@ -76,6 +76,6 @@ def cosine(rows: Tensor) -> Tensor:
     return (rows @ rows.T).fill_diagonal_(1).float()
 
 
-def plain_words(name: str) -> list[str]:
+def split_words(name: str) -> list[str]:
     """The words of a class name, without what only numbers it: '012.House_Finch' and 'n01532829-house_finch'."""
     return [word for word in re.split(r"[\s_-]+", re.sub(r"^(\d+\.|n\d{8}(?=[\s_-]|$))", "", name)) if word]

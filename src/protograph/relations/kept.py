@@ -15,8 +15,8 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.relations.attributes import AttributeRelation
-from protograph.relations.base import LackingError, Relation, checked
-from protograph.relations.specs import RelationSpec
+from protograph.relations.base import MissingClassesError, Relation, check_similarities
+from protograph.relations.registry import RelationSpec
 
 ASKED = 256  # classes that a source is asked about together, so that what it answers stays small
 FEWEST_KNOWN = 3  # classes that a source must know: of two, all others would be as alike as these
@@ -46,7 +46,7 @@ class KeptRelation:
         cls, label: str, similarities: Tensor, names: Sequence[str], source: Relation | None = None, spec: str | None = None
     ) -> "KeptRelation":
         """Of the seen classes. The floor is the lowest similarity of two of them, so it never depends on what is added."""
-        matrix = checked(similarities, names, label)
+        matrix = check_similarities(similarities, names, label)
         floor = 0.0
         if matrix.layout == torch.strided and len(matrix) > 1:
             apart = ~torch.eye(len(matrix), dtype=torch.bool)
@@ -58,7 +58,7 @@ class KeptRelation:
         """Of the seen classes as a source knows them; those that it lacks are warned of, and unrelated like added ones."""
         try:
             return cls.of(label, source.similarities(names), names, source, spec)
-        except LackingError as error:
+        except MissingClassesError as error:
             missing = set(error.missing)
             there = [name for name in names if name not in missing]
             if len(there) < FEWEST_KNOWN:
@@ -148,7 +148,9 @@ class KeptRelation:
         for start in range(0, max(1, len(places)), ASKED):
             some = places[start : start + ASKED]
             answer = source.similarities([key, *(str(self.known[place]) for place in some)])
-            answer = _nan_where_absent(checked(answer, [key, *(str(self.known[place]) for place in some)], self.label))
+            answer = _nan_where_absent(
+                check_similarities(answer, [key, *(str(self.known[place]) for place in some)], self.label)
+            )
             row[some], column[some], own = answer[0, 1:], answer[1:, 0], answer[0, 0].item()
         return row, column, 1.0 if math.isnan(own) else own
 

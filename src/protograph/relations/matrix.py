@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph.relations.base import checked, index_of, lacking
-from protograph.relations.tables import read_arrays, read_numbers, read_rows, require_file
+from protograph.relations.base import check_similarities, index_rows, missing_classes
+from protograph.relations.tables import read_named_arrays, read_numbers, read_rows, require_file
 
 
 class MatrixRelation:
@@ -20,8 +20,8 @@ class MatrixRelation:
     def __init__(self, matrix: Tensor, names: Sequence[str], source: str = "matrix") -> None:
         self.source = source
         self.names = tuple(names)
-        self.matrix = checked(matrix, self.names, source)
-        self._rows = index_of(self.names, source)
+        self.matrix = check_similarities(matrix, self.names, source)
+        self._rows = index_rows(self.names, source)
 
     @classmethod
     def read(cls, path: Path) -> "MatrixRelation":
@@ -32,10 +32,10 @@ class MatrixRelation:
         """
         require_file(path, "a .csv or .npz similarity matrix")
         if path.suffix == ".npz":
-            names, (similarities,) = read_arrays(path, "similarities")
+            names, (similarities,) = read_named_arrays(path, "similarities")
             values = torch.from_numpy(similarities)
             if values.ndim == 1:
-                _, (edges,) = read_arrays(path, "edges")
+                _, (edges,) = read_named_arrays(path, "edges")
                 return cls(_sparse(edges, values, len(names), path), names, str(path))
             return cls(values, names, str(path))
         if path.suffix == ".csv":
@@ -73,7 +73,7 @@ class MatrixRelation:
         """Rows and columns of these names, in their order."""
         missing = [name for name in names if name not in self._rows]
         if missing:
-            raise lacking(self.source, missing, "add its row and column")
+            raise missing_classes(self.source, missing, "add its row and column")
         rows = torch.tensor([self._rows[name] for name in names], dtype=torch.long)
         if self.matrix.layout == torch.strided:
             return self.matrix[rows][:, rows]

@@ -39,7 +39,7 @@ def read_numbers(cells: Sequence[str], path: Path, row: str) -> list[float]:
         raise InputError(f"{path}: row '{row}' holds something that is not a number ({error})") from error
 
 
-def read_arrays(path: Path, *wanted: str) -> tuple[list[str], list[NDArray[Any]]]:
+def read_named_arrays(path: Path, *wanted: str) -> tuple[list[str], list[NDArray[Any]]]:
     """The names, and the wanted arrays of numbers, of a `.npz` file."""
     needs = " and ".join(f"'{name}'" for name in ("names", *wanted))
     try:
@@ -78,7 +78,7 @@ def read_table(path: Path, array: str, header: bool | None) -> tuple[list[str], 
     header: whether the first row of text holds column names; None finds out
     """
     if path.suffix == ".npz":
-        names, (numbers,) = read_arrays(path, array)
+        names, (numbers,) = read_named_arrays(path, array)
         return names, torch.from_numpy(numbers), None
     rows = read_rows(path)
     if header is None:

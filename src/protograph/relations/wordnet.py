@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph.relations.base import lacking, plain_words
+from protograph.relations.base import missing_classes, split_words
 
 SYSTEM = (Path("/usr/share/wordnet"), Path("/usr/local/WordNet-3.0/dict"))  # Debian's place, and WordNet's own
 NLTK = ("/usr/share", "/usr/local/share", "/usr/lib", "/usr/local/lib", sys.prefix, f"{sys.prefix}/share", f"{sys.prefix}/lib")
@@ -110,16 +110,16 @@ class WordNetRelation:
     def _found(self, names: Sequence[str]) -> list[tuple[Synset, Literal["id", "name", "last words"]]]:
         found = [self._find(name) for name in names]
         if missing := [name for name, taken in zip(names, found, strict=True) if taken is None]:
-            raise lacking(self.source, missing, REMEDY)
+            raise missing_classes(self.source, missing, REMEDY)
         return [taken for taken in found if taken is not None]
 
     def _find(self, name: str) -> tuple[Synset, Literal["id", "name", "last words"]] | None:
         if given := re.match(r"n(\d{8})($|[\s_-])", name):
             synset = self._synset(int(given[1]))
             return (synset, "id") if synset else None
-        number, words, exact = 1, plain_words(name), False
+        number, words, exact = 1, split_words(name), False
         if given := re.fullmatch(r"(.+?)(?:\.n\.|#)(\d+)", name):
-            number, words, exact = int(given[2]), plain_words(given[1]), True
+            number, words, exact = int(given[2]), split_words(given[1]), True
         for first in range(1 if exact else len(words)):
             whole = "_".join(words[first:])
             if offsets := self._lemma(whole) or self._lemma(re.sub(r"_?\d+$", "", whole)):  # cat2 is a cat

@@ -27,7 +27,7 @@ from protograph.evaluation.metrics import MEASURES, Measures, class_means, evalu
 from protograph.nn.backbones import Centred
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import SideInformation
-from protograph.relations import RelationSpec, canonical, checked, open_relations
+from protograph.relations import RelationSpec, canonical_name, check_similarities, open_relations
 from protograph.training.config import Recipe, RunConfig, can_be_pretrained, has_use, recipe_for, stage_before, unused
 from protograph.training.run import Checkpoint, Run
 from protograph.variants import Variant, build, find_variant
@@ -331,7 +331,7 @@ def configure(
         shots=shots,
         seed=seed,
         backbone=backbone or source.backbone_for(recipe),
-        relations=tuple(canonical(name, dataset.relations) for name in named) if needed else (),
+        relations=tuple(canonical_name(name, dataset.relations) for name in named) if needed else (),
         recipe=own,
         fingerprint=dataset.fingerprint,
         plugins=tuple(plugins),
@@ -399,7 +399,10 @@ def find_similarities(variant: Variant, dataset: Dataset, names: Sequence[str]) 
     if not variant.needs_relation:
         return {}
     found = open_relations(names, dataset.relations, dataset.titles)
-    return {label: checked(relation.similarities(dataset.classes), dataset.classes, label) for label, relation in found.items()}
+    return {
+        label: check_similarities(relation.similarities(dataset.classes), dataset.classes, label)
+        for label, relation in found.items()
+    }
 
 
 def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:

@@ -6,7 +6,7 @@ from wordnet_files import write_wordnet
 
 from protograph._internal.errors import InputError
 from protograph.relations import EmbeddingRelation, WordNetRelation, keep_relations
-from protograph.relations.described import Named, describe, restore
+from protograph.relations.stored import Named, describe, restore
 
 
 def through_json(relation):

@@ -13,7 +13,7 @@ from protograph.relations.base import Relation
 from protograph.relations.embeddings import SentenceRelation
 from protograph.relations.kept import KeptRelation
 from protograph.relations.matrix import MatrixRelation
-from protograph.relations.specs import RelationSpec
+from protograph.relations.registry import RelationSpec
 from protograph.relations.unicode import UnicodeRelation
 from protograph.relations.wordnet import WordNetRelation, find_wordnet
 

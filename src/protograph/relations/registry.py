@@ -124,12 +124,12 @@ def open_relations(
     return found
 
 
-def canonical(name: str, own: Mapping[str, Relation] | None = None) -> str:
+def canonical_name(name: str, own: Mapping[str, Relation] | None = None) -> str:
     """A relation's name that means the same in every folder; one of a dataset's own is so already."""
     own = own or {}
     return name if name in own else str(RelationSpec.parse(name, own))
 
 
-def label_of(name: str) -> str:
+def relation_label(name: str) -> str:
     """What the relation of a canonical name is called wherever its file lies."""
     return RelationSpec.parse(name).label if ":" in name or Path(name).suffix else name

@@ -17,9 +17,9 @@ from protograph.relations import (
     RelationSpec,
     SentenceRelation,
     WordNetRelation,
-    canonical,
+    canonical_name,
     open_relations,
-    specs,
+    registry,
 )
 
 OWN = {"kinship": MatrixRelation(torch.eye(2), ["a", "b"], "kinship")}
@@ -55,7 +55,7 @@ def test_relation_with_a_file_is_known_by_kind_and_place(files, text, kind, path
     assert (spec.kind, spec.path, spec.label) == (kind, Path(path), label)
     assert isinstance(spec.open(), opened)
     prefix = "" if kind == "matrix" else f"{kind}:"
-    assert str(spec) == canonical(text) == f"{prefix}{files / path}"
+    assert str(spec) == canonical_name(text) == f"{prefix}{files / path}"
     assert str(RelationSpec.parse(str(spec))) == str(spec)
     torch.nn.Module().add_module(spec.label, torch.nn.Module())
 
@@ -130,7 +130,7 @@ def test_relations_are_opened_in_order_and_by_label():
     opened = open_relations(["edges:tree.csv", "kinship", "same.npz"], OWN)
     assert list(opened) == ["edges_tree", "kinship", "same"]
     assert opened["kinship"] is OWN["kinship"]
-    assert canonical("kinship", OWN) == "kinship"
+    assert canonical_name("kinship", OWN) == "kinship"
     assert all(relation.similarities(["a", "b"]).shape == (2, 2) for relation in opened.values())
 
 
@@ -147,5 +147,5 @@ def test_relations_of_one_label_are_an_error_that_names_both():
 
 
 def test_every_kind_is_described():
-    assert set(KINDS) >= {kind for kinds in specs.SETTINGS.values() for kind in kinds}
+    assert set(KINDS) >= {kind for kinds in registry.SETTINGS.values() for kind in kinds}
     assert all(KINDS.values())
