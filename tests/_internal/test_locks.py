@@ -1,29 +1,53 @@
-import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from errno import EACCES, ENOSYS
 from pathlib import Path
 
+import filelock
 import pytest
 
 from protograph._internal.errors import InputError
-from protograph._internal.locks import held
+from protograph._internal.locks import hold_lock
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+HOLDING = """
+import sys
+from pathlib import Path
+from protograph._internal.locks import hold_lock
+with hold_lock(Path(sys.argv[1]), "the file", "wait"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
-def dead(lock: Path) -> None:
-    lock.write_text(json.dumps({"pid": 2**22, "host": socket.gethostname(), "born": "", "since": "then", "token": "t"}))
+def start_holder(lock: Path) -> subprocess.Popen[str]:
+    """A process that holds the lock until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(lock)],
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
 
 
-def test_those_who_wait_come_one_after_another(tmp_path: Path) -> None:
-    lock, inside, most, together = tmp_path / ".lock", 0, 0, threading.Barrier(6)
-    dead(lock)
+def test_processes_that_wait_hold_it_in_turn(tmp_path: Path) -> None:
+    lock, inside, most, barrier = tmp_path / ".lock", 0, 0, threading.Barrier(6)
+    lock.write_text("left by a dead process")
 
     def take() -> None:
         nonlocal inside, most
-        together.wait()
-        with held(lock, "the file", "wait", wait=60):
+        barrier.wait()
+        with hold_lock(lock, "the file", "wait", wait=60):
             inside += 1
             most = max(most, inside)
             time.sleep(0.02)
@@ -36,23 +60,51 @@ def test_those_who_wait_come_one_after_another(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_does_not_wait_is_told_who_holds_it(tmp_path: Path) -> None:
+def test_the_message_names_the_holder(tmp_path: Path) -> None:
+    holder = f"process {os.getpid()} on {socket.gethostname()} since 20"
     with (
-        held(tmp_path / ".lock", "the file", "wait"),
-        pytest.raises(InputError, match=f"the file is in use by process {os.getpid()} since .*: do something"),
-        held(tmp_path / ".lock", "the file", "do something", wait=0.05),
+        hold_lock(tmp_path / ".lock", "the file", "wait"),
+        pytest.raises(InputError, match=f"the file is in use by {holder}.*: do something"),
+        hold_lock(tmp_path / ".lock", "the file", "do something", wait=0.05),
     ):
         pass
 
 
-def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
     lock = tmp_path / ".lock"
-    dead(lock)
-    left = [lock.with_name(".lock.abc"), lock.with_name(".lock.t.dead")]
-    for path in left:
-        path.touch()
-        os.utime(path, (0, 0))
-    (tmp_path / ".lock.new").touch()
-    with held(lock, "the file", "wait", wait=5):
+    with start_holder(lock) as process:
+        with pytest.raises(InputError, match=f"in use by process {process.pid} on"), hold_lock(lock, "the file", "wait"):
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert lock.exists()
+    with hold_lock(lock, "the file", "wait"):
+        assert lock.read_text().startswith(f"process {os.getpid()} on ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_holder_on_another_machine_is_respected_and_named(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    with start_holder(lock) as process:
+        lock.write_text("process 1 on far-away since then")  # the file system holds the lock for it
+        with pytest.raises(InputError, match="process 1 on far-away since then"), hold_lock(lock, "the file", "wait"):
+            pass
+        lock.write_text("")  # as between taking the lock and signing it
+        with pytest.raises(InputError, match="in use by another process"), hold_lock(lock, "the file", "wait"):
+            pass
+        process.communicate()
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(number: int) -> None:
+        def acquire(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
+
+    fail(ENOSYS)
+    with pytest.raises(InputError, match="has no locks: choose"), hold_lock(tmp_path / ".lock", "the file", "wait"):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == [".lock.new"]
+    fail(EACCES)
+    with pytest.raises(PermissionError), hold_lock(tmp_path / ".lock", "the file", "wait"):
+        pass

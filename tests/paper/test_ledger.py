@@ -1,8 +1,5 @@
 import json
 import os
-import socket
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -143,7 +140,7 @@ def test_scores_are_means_over_seeds(tmp_path: Path) -> None:
 
 def test_a_second_grid_is_refused_while_the_first_is_at_work(tmp_path: Path) -> None:
     with locked(tmp_path):
-        with pytest.raises(InputError, match=f"in use by process {os.getpid()} since .*--results"), locked(tmp_path):
+        with pytest.raises(InputError, match=f"in use by process {os.getpid()} on .* since .*--results"), locked(tmp_path):
             pass
         assert (tmp_path / ".lock").exists()
     assert list(tmp_path.iterdir()) == []
@@ -151,20 +148,8 @@ def test_a_second_grid_is_refused_while_the_first_is_at_work(tmp_path: Path) -> 
         pass
 
 
-def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    dead = {"pid": process.pid, "host": socket.gethostname(), "born": "", "since": "then", "token": ""}
-    (tmp_path / ".lock").write_text(json.dumps(dead))
-    with locked(tmp_path):
-        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_of_many_that_find_a_dead_lock_one_takes_it_over(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text(
-        json.dumps({"pid": 2**22, "host": socket.gethostname(), "born": "", "since": "then", "token": ""})
-    )
+    (tmp_path / ".lock").write_text("process 1 on far-away since then")
     together, answered, holding, most = threading.Barrier(8), threading.Semaphore(0), 0, 0
 
     def take() -> str:
@@ -187,24 +172,6 @@ def test_of_many_that_find_a_dead_lock_one_takes_it_over(tmp_path: Path) -> None
     assert (ends.count("held"), most) == (1, 1)
     assert all("in use by process" in end for end in ends if end != "held")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_whose_number_another_process_has_by_now_is_taken_over(tmp_path: Path) -> None:
-    dead = {"pid": os.getpid(), "host": socket.gethostname(), "born": "long ago", "since": "then", "token": ""}
-    (tmp_path / ".lock").write_text(json.dumps(dead))
-    with locked(tmp_path):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_of_another_machine_is_respected(tmp_path: Path) -> None:
-    far = {"pid": 1, "host": "far-away", "born": "", "since": "then", "token": ""}
-    (tmp_path / ".lock").write_text(json.dumps(far))
-    with pytest.raises(InputError, match="process 1 on far-away since then"), locked(tmp_path):
-        pass
-    (tmp_path / ".lock").write_text("{")
-    with pytest.raises(InputError, match="is damaged: remove it"), locked(tmp_path):
-        pass
 
 
 def test_the_ledger_names_relations_by_label_wherever_their_files_lie(tmp_path: Path) -> None:

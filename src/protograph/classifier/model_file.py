@@ -23,7 +23,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import followed, unfinished, write_atomically
-from protograph._internal.locks import held
+from protograph._internal.locks import hold_lock
 from protograph._internal.sealed import metadata, seal, unseal, with_prefix
 from protograph._version import __version__
 from protograph.classifier.inputs import Encoder, KeptEncoder
@@ -69,7 +69,7 @@ def locked(path: Path) -> Iterator[None]:
     if not path.parent.is_dir():
         raise InputError(f"there is no model file at {path}")
     file = followed(path)  # the same lock by whatever link it is reached
-    with held(file.with_name(f".{file.name}.lock"), path, "wait for it, then run the same command again", WAIT):
+    with hold_lock(file.with_name(f".{file.name}.lock"), path, "wait for it, then run the same command again", WAIT):
         for left in unfinished(file):
             left.unlink(missing_ok=True)
         yield

@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import UNFINISHED, unfinished, write_json
-from protograph._internal.locks import held
+from protograph._internal.locks import hold_lock
 from protograph.data import DATASETS
 from protograph.evaluation.metrics import MEASURES, Measure, Measures
 from protograph.paper.grid import Task
@@ -212,7 +212,7 @@ def _score(seeds: Sequence[Entry], name: str) -> Score:
 def locked(results: Path) -> Iterator[None]:
     """Keep every other grid off a results folder; refused while another one is at work there."""
     results.mkdir(parents=True, exist_ok=True)
-    with held(results / ".lock", results, "wait for it, or choose another --results"):
+    with hold_lock(results / ".lock", results, "wait for it, or choose another --results"):
         table = table_path(results)
         ending = f".*.json.*{UNFINISHED}"
         scratch = *results.glob(f"*/*/*/{ending}"), *results.glob(f"*/*/*/*/{ending}"), *unfinished(table)
