@@ -18,10 +18,10 @@ import torch
 
 from protograph._internal.memory import keep_freed_memory
 from protograph.data import open_dataset
+from protograph.device import best_device
 from protograph.episodes import fixed_episodes, seeded
 from protograph.evaluation.metrics import EVALUATION_SEED, episode_measures, evaluation_spec, extract, measure
 from protograph.training.loop import (
-    best_device,
     configure,
     make_model,
     make_optimiser,

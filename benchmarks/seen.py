@@ -27,9 +27,10 @@ from torch import Tensor
 
 from protograph.data import Dataset, ImageStore, Pool, find_source, open_dataset
 from protograph.data.splits import drawn, hold_out
+from protograph.device import best_device, best_precision
 from protograph.evaluation.metrics import MEASURES, extract
 from protograph.training.config import STRONG
-from protograph.training.loop import best_device, best_precision, configure, train, trained_model
+from protograph.training.loop import configure, train, trained_model
 from protograph.training.run import Run
 from report import Section, measure_sections, options
 

@@ -42,7 +42,7 @@ from protograph._internal.files import write_json
 from protograph._internal.memory import keep_freed_memory
 from protograph.data import DATASETS, Augmentation, Dataset, FeatureStore, ImageStore, Normalisation, Pool, open_dataset
 from protograph.data.store import ROOM
-from protograph.device import WARM_UP, Repeated
+from protograph.device import PRECISIONS, WARM_UP, RepeatedStep, best_device, best_precision
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, seeded
 from protograph.evaluation.metrics import (
     EVALUATION_SEED,
@@ -59,9 +59,6 @@ from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import MatrixRelation
 from protograph.training.config import RECIPES, Recipe, RunConfig
 from protograph.training.loop import (
-    PRECISIONS,
-    best_device,
-    best_precision,
     configure,
     make_model,
     make_optimiser,
@@ -258,7 +255,7 @@ def medians(scale: Scale, *works: Callable[[], object]) -> list[float]:
     return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
 
-def warm_up(step: Repeated) -> Callable[[], None]:
+def warm_up(step: RepeatedStep) -> Callable[[], None]:
     """The step with a seed of its own for every call, after enough calls that the next costs what all others will."""
     seeds = iter(range(10**9))
 
@@ -312,7 +309,7 @@ def images_of(recipe: Recipe, shots: int) -> int:
     return recipe.episodes * (recipe.ways * (shots + recipe.novel_queries) + recipe.seen_queries)
 
 
-def own_step(bench: Bench, config: RunConfig) -> Repeated:
+def own_step(bench: Bench, config: RunConfig) -> RepeatedStep:
     """The step of `training.train`."""
     keep_freed_memory()  # as it does
     model = bench.model(config)
@@ -323,7 +320,7 @@ def own_step(bench: Bench, config: RunConfig) -> Repeated:
     return repeated_step(model, optimiser, dataset.store, dataset.augmentation, spec, recipe.episodes, variant, loss_sum)
 
 
-def bare_step(bench: Bench, config: RunConfig) -> Repeated:
+def bare_step(bench: Bench, config: RunConfig) -> RepeatedStep:
     """Forward, backward and optimiser of the backbone's plain layers alone, on one batch of images that is ready.
 
     On a GPU they are compiled, and the step is recorded.
@@ -343,7 +340,7 @@ def bare_step(bench: Bench, config: RunConfig) -> Repeated:
         features.float().square().mean().backward()
         optimiser.step()
 
-    return Repeated(step, device)
+    return RepeatedStep(step, device)
 
 
 def both_steps(bench: Bench, config: RunConfig) -> tuple[float, float, float | None]:

@@ -10,7 +10,7 @@ import torch
 from data import layouts
 from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Pool
 from protograph.data.datasets.letters import open_letters
-from protograph.data.store import TRITON
+from protograph.device import TRITON
 from protograph.relations import MatrixRelation
 from protograph.training.config import Recipe, RunConfig
 from protograph.variants import find_variant

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph.data import Dataset, FeatureStore
-from protograph.data.store import asked_for_plain
-from protograph.device import WARM_UP, Repeated
+from protograph.device import WARM_UP, RepeatedStep, has_triton, plain_requested
 from protograph.training.config import RunConfig
 from protograph.training.loop import can_be_captured, make_model, make_optimiser, repeated_step, training_spec, training_step
 from protograph.variants import find_variant
@@ -25,7 +24,7 @@ def drawing(into: list[Tensor]) -> Callable[[torch.Generator], None]:
 
 def test_every_call_is_seeded_by_itself() -> None:
     drawn: list[Tensor] = []
-    step = Repeated(drawing(drawn), CPU)
+    step = RepeatedStep(drawing(drawn), CPU)
     for seed in (5, 2, 5):
         step(seed)
     for values, seed in zip(drawn, (5, 2, 5), strict=True):
@@ -34,14 +33,14 @@ def test_every_call_is_seeded_by_itself() -> None:
 
 def test_the_global_random_state_is_left_alone() -> None:
     before = torch.get_rng_state()
-    Repeated(drawing([]), CPU)(3)
+    RepeatedStep(drawing([]), CPU)(3)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("capture", [True, False])
 def test_without_a_gpu_nothing_is_captured_and_every_call_is_a_step(capture: bool) -> None:
     drawn: list[Tensor] = []
-    step = Repeated(drawing(drawn), CPU, capture)
+    step = RepeatedStep(drawing(drawn), CPU, capture)
     for seed in range(WARM_UP + 3):
         step(seed)
     assert not step.capture
@@ -73,7 +72,7 @@ def test_after_a_warm_up_a_recorded_step_is_replayed_with_its_own_seed() -> None
         calls.append(None)
         place.copy_(torch.rand(4, device=device, generator=generator))
 
-    step = Repeated(draw, device)
+    step = RepeatedStep(draw, device)
     found = []
     for seed in (1, 2, 3, 4, 5, 4, 1):
         step(seed)
@@ -114,12 +113,24 @@ def test_captured_training_is_the_same_as_training_that_is_not(
         assert (value - gradients[1][name]).norm() <= 0.01 * value.norm() + 1e-5, name
 
 
+@pytest.mark.parametrize(
+    ("installed", "compilers", "usable"), [(True, ("gcc",), True), (True, (), False), (False, ("gcc",), False)]
+)
+def test_triton_is_used_only_where_there_is_a_c_compiler_for_it(
+    monkeypatch: pytest.MonkeyPatch, installed: bool, compilers: tuple[str, ...], usable: bool
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("protograph.device.find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name in compilers else None)
+    assert has_triton() is usable
+
+
 @pytest.mark.parametrize(("value", "plain"), [(None, False), ("", False), ("0", False), ("1", True)])
 def test_a_variable_asks_for_plain_steps(monkeypatch: pytest.MonkeyPatch, value: str | None, plain: bool) -> None:
     monkeypatch.delenv("PROTOGRAPH_PLAIN", raising=False)
     if value is not None:
         monkeypatch.setenv("PROTOGRAPH_PLAIN", value)
-    assert asked_for_plain() == plain
+    assert plain_requested() == plain
 
 
 def test_plain_steps_are_not_recorded(toy: Dataset, toy_config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +145,7 @@ def test_plain_steps_are_not_recorded(toy: Dataset, toy_config: Make, monkeypatc
 @pytest.mark.gpu
 def test_a_step_that_asks_the_host_is_named_with_the_way_out() -> None:
     values = torch.ones(3, device="cuda")
-    step = Repeated(lambda generator: values.mul_(values.sum().item()), torch.device("cuda"))  # type: ignore[arg-type, return-value]
+    step = RepeatedStep(lambda generator: values.mul_(values.sum().item()), torch.device("cuda"))  # type: ignore[arg-type, return-value]
     for seed in range(WARM_UP):
         step(seed)
     with pytest.raises(InputError, match="PROTOGRAPH_PLAIN=1"):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from protograph.data.augmentation import Augmentation, Drawing, erased, recoloured, warped
-from protograph.data.store import FeatureStore, ImageStore, Normalisation, has_triton
+from protograph.data.store import FeatureStore, ImageStore, Normalisation
 from protograph.episodes import seeded
 
 MEAN, STD = (0.2, 0.5), (0.3, 0.9)
@@ -169,18 +169,6 @@ def test_images_whose_channels_came_last_are_laid_out_anew(store: ImageStore) ->
     laid = ImageStore(turned, store.normalisation)
     assert laid.pixels.is_contiguous()
     assert torch.equal(laid.pixels, store.pixels)
-
-
-@pytest.mark.parametrize(
-    ("found", "compilers", "usable"), [(True, ("gcc",), True), (True, (), False), (False, ("gcc",), False)]
-)
-def test_triton_is_used_only_where_there_is_a_c_compiler_for_it(
-    monkeypatch: pytest.MonkeyPatch, found: bool, compilers: tuple[str, ...], usable: bool
-) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr("protograph.data.store.find_spec", lambda name: object() if found else None)
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name in compilers else None)
-    assert has_triton() is usable
 
 
 def test_means_and_stds_must_fit_the_channels() -> None:

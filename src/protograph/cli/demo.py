@@ -9,10 +9,11 @@ from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, find_device
 from protograph.cli.train import run_training
 from protograph.data import open_dataset
+from protograph.device import best_precision
 from protograph.evaluation.metrics import nearness
 from protograph.report.figures import draw_curves
 from protograph.training.config import stage_before
-from protograph.training.loop import best_precision, configure, trained_model
+from protograph.training.loop import configure, trained_model
 from protograph.training.run import Run
 from protograph.variants import find_variant
 

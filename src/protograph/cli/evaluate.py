@@ -11,9 +11,10 @@ from protograph._internal.progress import Progress
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, Root, find_device, find_precision, load_plugins
 from protograph.data import Dataset, open_dataset
+from protograph.device import PRECISIONS
 from protograph.evaluation.metrics import choose_bias, evaluate, evaluate_unknown
-from protograph.training.loop import PRECISIONS, trained_model
 from protograph.training.loop import as_json as measures_as_json
+from protograph.training.loop import trained_model
 from protograph.training.run import Run
 
 

@@ -9,8 +9,8 @@ import torch
 import typer
 
 from protograph._internal.errors import InputError, unknown_name
+from protograph.device import PRECISIONS, best_device, best_precision
 from protograph.training.config import SETTINGS
-from protograph.training.loop import PRECISIONS, best_device, best_precision
 
 Root = Annotated[
     Path | None,

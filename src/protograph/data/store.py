@@ -3,10 +3,7 @@
 Shapes: P images, C channels, H x W pixels, D features.
 """
 
-import os
-import shutil
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +12,7 @@ import torch
 from torch import Tensor
 
 from protograph.data.augmentation import Augmentation, Drawing, erased, recoloured, warped
+from protograph.device import TRITON
 
 
 @dataclass(frozen=True)
@@ -51,19 +49,7 @@ class Store(Protocol):
         ...
 
 
-def has_triton() -> bool:
-    """Whether Triton is there, as with PyTorch for GPUs on Linux, and the C compiler without which it cannot start."""
-    return find_spec("triton") is not None and bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
-
-
-def asked_for_plain() -> bool:
-    """Whether the variable PROTOGRAPH_PLAIN asks for PyTorch's own steps on a GPU: no kernels of ours, no recording."""
-    return os.environ.get("PROTOGRAPH_PLAIN", "0") not in ("", "0")
-
-
 ROOM = 0.8  # share of a device's free memory that images may take
-PLAIN = asked_for_plain()
-TRITON = has_triton() and not PLAIN
 
 
 class ImageStore:

@@ -21,10 +21,10 @@ from protograph._internal.memory import keep_freed_memory
 from protograph._internal.progress import Progress, Silent
 from protograph.data.augmentation import Augmentation
 from protograph.data.store import ImageStore
+from protograph.device import best_device
 from protograph.encoders.cache import Shelf
 from protograph.encoders.preparation import Preparation, file_digest, image_names, is_file
 from protograph.nn.backbones import feature_count
-from protograph.training.loop import best_device
 
 VERSION = 1  # to be raised whenever the same file gives other features
 BATCH = {"cpu": 8, "cuda": 64}  # images that pass the network together; on a CPU, few enough for its caches

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from protograph._internal.errors import unknown_name
-from protograph.data.store import TRITON
+from protograph.device import TRITON
 from protograph.nn.classify import normalise
 
 

@@ -20,8 +20,7 @@ from protograph._internal.files import write_json
 from protograph._internal.memory import keep_freed_memory
 from protograph._internal.progress import Progress, Silent
 from protograph.data import DATASETS, IN_MEMORY, Augmentation, Dataset, FeatureStore, ImageStore, Pool, Store
-from protograph.data.store import PLAIN, TRITON
-from protograph.device import WARM_UP, Repeated
+from protograph.device import PLAIN, PRECISIONS, TRITON, WARM_UP, RepeatedStep, best_device
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
 from protograph.evaluation.metrics import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
 from protograph.nn.backbones import Centred
@@ -36,7 +35,6 @@ VALIDATION_SEED = 20_180_618
 SAVE_EVERY = 60.0  # seconds between checkpoints at most
 SAVING = 0.05  # share of the time that those after an epoch may take
 SCALE = "scale "  # what stands before an operator's label where its scale is recorded
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 Embed = Callable[..., list[Tensor]]  # groups of image indices [...] -> features [..., D] of each
 Head = Callable[..., Tensor]  # support, mask, queries, classes, seen -> joint logits [E, Q, V]
@@ -144,7 +142,7 @@ def repeated_step(
     variant: Variant,
     loss_sum: Tensor,
     dropout: float = 0.0,
-) -> Repeated:
+) -> RepeatedStep:
     """`training_step` as training repeats it, from a seed for each, on the store's device; losses are added to `loss_sum`.
 
     On a GPU the head is compiled and the whole step recorded, where they can be.
@@ -158,7 +156,7 @@ def repeated_step(
         drawn_from = store, augmentation, spec, count, generator
         loss_sum.add_(training_step(model, optimiser, *drawn_from, variant, head, dropout))
 
-    return Repeated(step_from, device, capture)
+    return RepeatedStep(step_from, device, capture)
 
 
 def training_step(
@@ -545,16 +543,3 @@ def can_be_captured(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpe
     sparse = any(isinstance(module, SideInformation) and module.sparse for module in model.modules())  # edges are counted
     resident = not isinstance(store, ImageStore) or store.pixels.is_cuda
     return not PLAIN and resident and not sparse and not (isinstance(spec, EpisodeSpec) and spec.scarce)
-
-
-def best_precision(device: torch.device) -> str:
-    """What suits a device: bfloat16 in the backbone where it is fast, float32 otherwise."""
-    if device.type != "cuda":
-        return "float32"
-    with torch.cuda.device(device):  # of which PyTorch answers
-        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-
-
-def best_device() -> torch.device:
-    """The GPU where there is one, the CPU otherwise."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
