@@ -198,7 +198,7 @@ SECTIONS: dict[str, Callable[[Study], Iterator[Section]]] = {
 def make_study(given: argparse.Namespace, runs: Path) -> Study:
     dataset = open_dataset(given.dataset, given.root)
     if given.quick:
-        changes = {"epochs": 1, "steps": 2, "batch": 8, "validation_episodes": 2}
+        changes = {"epochs": 1, "steps": 2, "batch_size": 8, "validation_episodes": 2}
         return Study(dataset, given.root, runs, held=3, counts=(4, 8), changes=changes)
     return Study(dataset, given.root, runs)
 

@@ -146,8 +146,8 @@ def toy_config() -> Callable[..., RunConfig]:
 
     def make(variant: str = "gcgpn-aux", seed: int = 0, **changes: Any) -> RunConfig:
         short = {
-            "epochs": 3, "steps": 4, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "rate": 0.2,
-            "validation_episodes": 5, "test_queries": 6, "batch": 8,
+            "epochs": 3, "steps": 4, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "learning_rate": 0.2,
+            "validation_episodes": 5, "test_queries": 6, "batch_size": 8,
         }  # fmt: skip
         if candidates := find_variant(variant).candidates:
             short |= {"epochs": len(candidates), "steps": 1}

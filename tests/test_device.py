@@ -92,7 +92,7 @@ def test_captured_training_is_the_same_as_training_that_is_not(
     as kernels are chosen by their speed, would grow from step to step. Another draw of episodes would change them altogether.
     """
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    device, config = torch.device("cuda"), toy_config(rate=1e-6, **changes)
+    device, config = torch.device("cuda"), toy_config(learning_rate=1e-6, **changes)
     augmentation = replace(toy.augmentation, **config.recipe.image_changes)
     store, recipe, variant = toy.store.to(device), config.recipe, find_variant(config.variant)
     spec = training_spec(toy, recipe, 1).to(device)

@@ -142,13 +142,13 @@ class Variant:
 class Parts:
     """What operators are built from: T training classes, D features, and similarities [C, C] by relation name.
 
-    sharpness: where the temperatures of relations start
+    relation_temperature: where the temperatures of relations start
     """
 
     seen: int
     features: int
     similarities: Mapping[str, Tensor]
-    sharpness: float = 1.0
+    relation_temperature: float = 1.0
 
 
 OperatorKind = Callable[..., Operator | list[Operator]]
@@ -183,21 +183,21 @@ def build(
     similarities: Mapping[str, Tensor] | None = None,
     seed: int = 0,
     temperature: float = 10.0,
-    sharpness: float = 1.0,
+    relation_temperature: float = 1.0,
 ) -> GraphPrototypeNetwork:
     """A fresh model of a variant. The same seed gives the same weights; the global random state is left alone.
 
     image_shape: C, H, W (or D, for features computed elsewhere)
     seen: T, the number of training classes
     similarities: [C, C] by class id for every relation; needed where the variant uses side information
-    temperature, sharpness: where the temperatures of the cosine classifier and of relations start
+    temperature, relation_temperature: where the temperatures of the cosine classifier and of relations start
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if isinstance(backbone, str):
             backbone = build_backbone(backbone, image_shape[0], variant.last_relu)
         features = feature_count(backbone, image_shape)
-        parts = Parts(seen, features, similarities or {}, sharpness)
+        parts = Parts(seen, features, similarities or {}, relation_temperature)
         operators = [operator for op in variant.operators for operator in _build_operators(op, parts, variant.name)]
         graph = GraphBlock(
             [label for operator in operators for label in operator.labels],
@@ -257,7 +257,7 @@ def _relation(
     parts: Parts, top: int | None = None, above: float | None = None, temperature: float | None = None
 ) -> list[Operator]:
     """One operator per relation; a thresholded dense one becomes a sparse graph of all classes before episodes are cut out."""
-    temperature = parts.sharpness if temperature is None else temperature
+    temperature = parts.relation_temperature if temperature is None else temperature
     operators: list[Operator] = []
     for name, matrix in parts.similarities.items():
         if matrix.layout == torch.strided and (top is not None or above is not None):

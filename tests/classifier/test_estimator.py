@@ -547,7 +547,7 @@ def test_what_all_features_of_a_run_share_makes_no_difference(
     monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
     assert isinstance(toy.store, ImageStore)
     vectors = toy.store.pixels.flatten(1).float() / 255
-    config = replace(toy_config(rate=0.1, steps=20), backbone="identity")
+    config = replace(toy_config(learning_rate=0.1, steps=20), backbone="identity")
     asked = torch.cat([toy.seen_test.all_images(), toy.novel_test.all_images()])
     found, answers = [], []
     for offset in (0.0, 8.0):
@@ -582,7 +582,7 @@ def toy_run(
     monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=5))
 
     def make(variant: str, **changes: Any) -> Path:
-        train(toy_config(variant, rate=0.1, **changes), toy, tmp_path / variant)
+        train(toy_config(variant, learning_rate=0.1, **changes), toy, tmp_path / variant)
         return tmp_path / variant
 
     return make

@@ -62,7 +62,7 @@ def test_shots_are_kept_to() -> None:
 )
 def test_more_classes_are_trained_for_more_steps(classes: int, steps: int | None, expected: int) -> None:
     recipe = fitting_recipe(classes, steps, 0.3)
-    assert (recipe.steps, recipe.rate) == (expected, 0.3)
+    assert (recipe.steps, recipe.learning_rate) == (expected, 0.3)
 
 
 IMAGES = 20

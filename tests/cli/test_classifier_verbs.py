@@ -558,7 +558,7 @@ def test_the_network_is_trained_too(tmp_path: Path) -> None:
 
 def test_the_network_is_trained_in_two_stages_where_that_is_asked_for(tmp_path: Path) -> None:
     root = write_birds(tmp_path / "birds", [f"kind-{number}" for number in range(8)], 6)
-    changes = "pretrain=cosine", "batch=8", "epochs=1", "steps=2", "episodes=1", "validation_episodes=2"
+    changes = "pretrain=cosine", "batch_size=8", "epochs=1", "steps=2", "episodes=1", "validation_episodes=2"
     short = [f"--set={change}" for change in changes]
     said = answer("fit", root, "--out", tmp_path / "birds.pg", "--train-backbone", "--backbone=conv4-32", *short)
     assert said["classes"] == 8

@@ -228,7 +228,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones(tmp_path: Path, option
         (["--relations=absent.csv"], ["absent.csv"]),
         (["--variant=aux-only", "--relations=kinship"], ["aux-only", "kinship"]),
         (["--variant=aux-only", "--start=elsewhere"], ["aux-only", "no other run", "elsewhere"]),
-        (["--variant=aux-only", "--set=batch=8"], ["aux-only", "'batch'", "leave it out"]),
+        (["--variant=aux-only", "--set=batch_size=8"], ["aux-only", "'batch_size'", "leave it out"]),
         (["--variant=pn+"], ["pn+", "'seen_queries'", "leave it out"]),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
@@ -513,7 +513,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def att(*arguments: str | Path) -> Result:
-    return train("--variant=dfslwof-att", "--set=batch=8", *arguments)
+    return train("--variant=dfslwof-att", "--set=batch_size=8", *arguments)
 
 
 @pytest.mark.usefixtures("brief")
@@ -557,14 +557,14 @@ def test_a_variant_that_is_pretrained_trains_the_first_stage_where_it_is_missing
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pretrained = "--set=pretrain=cosine", "--set=batch=8"
+    pretrained = "--set=pretrain=cosine", "--set=batch_size=8"
     result = train(*pretrained)
     assert result.exit_code == 0, result.stderr
     assert "gcgpn-aux starts from a trained cosine" in result.stderr
     runs = tmp_path / "runs" / "toy"
     first, second = Run.open(runs / "cosine" / "demo-0"), Run.open(runs / "1-shot" / "gcgpn-aux" / "demo-0")
     assert (second.config.start, second.config.recipe.pretrain) == (first.fingerprint, "cosine")
-    assert (first.config.recipe.batch, second.config.recipe.batch) == (8, config.DEMO.batch)
+    assert (first.config.recipe.batch_size, second.config.recipe.batch_size) == (8, config.DEMO.batch_size)
     again = train(*pretrained)
     assert (again.exit_code, again.stdout) == (0, result.stdout)
     assert "starts from" not in again.stderr
@@ -572,7 +572,7 @@ def test_a_variant_that_is_pretrained_trains_the_first_stage_where_it_is_missing
         train("--start", first.folder, "--out=other"), "gcgpn-aux", "starts from no other run", "--set pretrain=cosine"
     )
     check_refused(train(*pretrained, "--start", second.folder, "--out=other"), "its variant is 'gcgpn-aux', not 'cosine'")
-    for changed, named in (("batch=9", "batch 9"), ("temperature=4", "temperature 4.0")):
+    for changed, named in (("batch_size=9", "batch_size 9"), ("temperature=4", "temperature 4.0")):
         changes = "--set=pretrain=cosine", "--start", first.folder, "--out=other"
         check_refused(train(*changes, f"--set={changed}"), f"{named} would be ignored", str(first.folder), "--start")
     assert not Path("other").exists()
@@ -582,7 +582,7 @@ def test_a_variant_that_is_pretrained_trains_the_first_stage_where_it_is_missing
 def test_a_finished_start_is_taken_as_it_is_and_one_of_another_configuration_is_not_touched(tmp_path: Path) -> None:
     start, out = tmp_path / "cosine", tmp_path / "att"
     first = protograph(
-        "train", "--dataset=toy", "--device=cpu", "--variant=cosine", "--seed=4", f"--out={start}", "--set=batch=8",
+        "train", "--dataset=toy", "--device=cpu", "--variant=cosine", "--seed=4", f"--out={start}", "--set=batch_size=8",
         *(change for change in SETS if "queries=" not in change or "test" in change if "episodes=2" not in change),
     )  # fmt: skip
     assert first.exit_code == 0, first.stderr
@@ -612,7 +612,7 @@ def test_the_demo_of_everything_tells_what_it_measured_beside_its_table(
     """On the toy, whose few classes and images the demo takes for letters."""
     short = {name: value for name, value in SHORT.items() if name not in ("ways", "novel_queries", "seen_queries")}
     monkeypatch.setitem(DATASETS, "letters", DatasetSource(lambda root, progress: toy, "conv4-32", "demo", "noisy patterns"))
-    monkeypatch.setitem(config.RECIPES, "demo", replace(config.DEMO, **short, batch=8))
+    monkeypatch.setitem(config.RECIPES, "demo", replace(config.DEMO, **short, batch_size=8))
     monkeypatch.setattr(demo, "draw_curves", lambda *_: None)
     monkeypatch.setattr(demo, "open_dataset", lambda *_, **__: replace(toy, name="letters"))
     result = protograph("demo", "--all", "--out", tmp_path, "--device=cpu")

@@ -232,7 +232,7 @@ def test_a_damaged_file_of_the_ledger_is_named_before_anything_runs(faked: Path)
         (["--set=epochz=3"], ["'epochz'", "epochs"]),
         (["--set=epochs"], ["NAME=VALUE"]),
         (["--set=epochs=few"], ["whole number", "'few'"]),
-        (["--variant=gcgpn-aux", "--set=batch=4"], ["none of the cells", "'batch'"]),
+        (["--variant=gcgpn-aux", "--set=batch_size=4"], ["none of the cells", "'batch_size'"]),
         (["--variant=gcgpn-axu"], ["'gcgpn-axu'", "gcgpn-aux"]),
         (["--recipe=papr"], ["'papr'", "paper"]),
         (["--table=CAB"], ["'CAB'", "CUB"]),
@@ -341,14 +341,14 @@ def test_every_recipe_has_a_network_of_its_own_beside_which_no_other_is_mixed(tm
 
 def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:
     tasks = plan(Selection(("cub",), (5,), ("dfslwof-att", "gcgpn")), "fast", 1)
-    changes = {"batch": "8", "seen_queries": "9", "epochs": "2"}
+    changes = {"batch_size": "8", "seen_queries": "9", "epochs": "2"}
     grid = Grid(tasks, tmp_path / "results", tmp_path / "runs", changes, Path("images"), "cpu")
     lines, after = grid.commands(tasks)
     assert list(lines) == ["cub cosine fast-0", "cub 5-shot dfslwof-att fast-0", "cub 5-shot gcgpn fast-0"]
     assert after == {"cub 5-shot dfslwof-att fast-0": "cub cosine fast-0"}
     first, second, third = ({word for word in words if "--set" in word} for words in lines.values())
-    assert first == {"--set=batch=8", "--set=epochs=2"}
-    assert second == {"--set=batch=8", "--set=seen_queries=9", "--set=epochs=2"}
+    assert first == {"--set=batch_size=8", "--set=epochs=2"}
+    assert second == {"--set=batch_size=8", "--set=seen_queries=9", "--set=epochs=2"}
     assert third == {"--set=seen_queries=9", "--set=epochs=2"}
     start = tmp_path / "runs" / "cub" / "cosine" / "fast-0"
     assert f"--out={start}" in lines["cub cosine fast-0"]
@@ -549,7 +549,7 @@ def test_without_ray_it_is_said_what_to_install(faked: Path, monkeypatch: pytest
 
 
 SHORT = {
-    "epochs": 1, "steps": 2, "episodes": 1, "batch": 4, "validation_episodes": 2, "ways": 2, "test_queries": 1,
+    "epochs": 1, "steps": 2, "episodes": 1, "batch_size": 4, "validation_episodes": 2, "ways": 2, "test_queries": 1,
     "novel_queries": 1, "seen_queries": 2,
 }  # fmt: skip
 SETS = [f"--set={name}={value}" for name, value in SHORT.items()]
@@ -559,7 +559,7 @@ def test_a_reduced_grid_on_the_letters_as_a_user_runs_it(
     letters: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = ["--dataset=letters", "--shots=1", "--variant=pn+", "--variant=gcgpn-aux"]
-    sets = [word for word in SETS if "batch" not in word]  # of which neither has a use
+    sets = [word for word in SETS if "batch_size" not in word]  # of which neither has a use
     command = [sys.executable, "-m", "protograph", "reproduce", "--device=cpu", *cells, *sets]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -239,7 +239,7 @@ def test_where_no_cell_falls_short_none_is_listed(tmp_path: Path) -> None:
 def test_what_was_tried_stands_in_a_table_the_best_first(tmp_path: Path) -> None:
     results = make_ledger(tmp_path / "results", {(AUX, "fast"): {"h_mean": [44.0]}})
     assert "What was tried" not in text_of(results)
-    tries = [Try("cub", 1, "gcgpn-aux", "fast", "attributes", changes, 0, 12) for changes in ("", "rate=0.2", "a|b")]
+    tries = [Try("cub", 1, "gcgpn-aux", "fast", "attributes", changes, 0, 12) for changes in ("", "learning_rate=0.2", "a|b")]
     values = [{"h_mean": 41.26, "joint_joint": 44.0}, {"h_mean": 43.0}, {"h_mean": 42.0}]
     measures = [{name: Measure(value, 0.5) for name, value in own.items()} for own in values]
     write_trials(results / "trials.csv", zip(tries, measures, strict=True))
@@ -247,7 +247,7 @@ def test_what_was_tried_stands_in_a_table_the_best_first(tmp_path: Path) -> None
     table = text[text.index("## What was tried on the validation classes") :].split("\n\n")[2].splitlines()
     assert table[0].startswith("| cub 1-shot gcgpn-aux | recipe | relations | seed | epoch | Joint-Joint | H-Mean |")
     assert table[2:] == [
-        "| rate=0.2 | fast | attributes | 0 | 12 |  | 43.0 |",
+        "| learning_rate=0.2 | fast | attributes | 0 | 12 |  | 43.0 |",
         "| a\\|b | fast | attributes | 0 | 12 |  | 42.0 |",
         "| as it is | fast | attributes | 0 | 12 | 44.0 | 41.3 |",
     ]

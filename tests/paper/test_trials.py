@@ -31,7 +31,9 @@ def epochs(folder: Path, *h_means: float) -> None:
     lines = []
     for epoch, h_mean in enumerate(h_means, 1):
         validation = {name: {"mean": h_mean + 10 * place, "ci95": 0.5} for place, name in enumerate(reversed(MEASURES))}
-        lines.append(json.dumps({"epoch": epoch, "rate": 0.1, "loss": 1.0, "validation": validation, "learned": {}}) + "\n")
+        lines.append(
+            json.dumps({"epoch": epoch, "learning_rate": 0.1, "loss": 1.0, "validation": validation, "learned": {}}) + "\n"
+        )
     (folder / "epochs.jsonl").write_text("".join(lines))
 
 
@@ -46,14 +48,14 @@ def changed(folder: Path, h_mean: float, backbone: str | None = None, **settings
 
 
 def test_a_trial_says_what_it_changes_of_the_recipe_as_the_dataset_has_it(tmp_path: Path) -> None:
-    assert find_recipe("fast").rate != 0.8  # CUB's own, so no change
+    assert find_recipe("fast").learning_rate != 0.8  # CUB's own, so no change
     tried, measures = trial_of(Run.open(changed(tmp_path / "usual", 41.5)))
     assert tried == Try("cub", 1, "gcgpn-aux", "fast", "", "", 0, 2)
     assert {name: measure.mean for name, measure in measures.items()} == {
         "h_mean": 41.5, "novel_joint": 51.5, "seen_joint": 61.5, "joint_joint": 71.5, "novel_novel": 81.5, "seen_seen": 91.5
     }  # fmt: skip
-    tried, _ = trial_of(Run.open(changed(tmp_path / "other", 40.0, "conv4-128", rate=0.4, dropout=0.5)))
-    assert tried.changes == "backbone=conv4-128, rate=0.4, dropout=0.5"
+    tried, _ = trial_of(Run.open(changed(tmp_path / "other", 40.0, "conv4-128", learning_rate=0.4, dropout=0.5)))
+    assert tried.changes == "backbone=conv4-128, learning_rate=0.4, dropout=0.5"
     strong = Task(TASK.cell, "strong", 0)
     for backbone, said in (("conv4-128-mirror", ""), ("conv4-64-128", "backbone=conv4-64-128")):
         epochs(make_run(tmp_path / backbone, strong, backbone=backbone), 1.0)
@@ -123,8 +125,8 @@ def test_runs_are_written_down_beside_others_and_again_in_their_own_place(tmp_pa
 def test_a_file_may_know_only_some_measures(tmp_path: Path) -> None:
     path = tmp_path / "trials.csv"
     head = "dataset,shots,variant,recipe,relations,changes,seed,epoch," + ",".join(MEASURES)
-    path.write_text(f'{head}\ncub,1,gcgpn-aux,fast,attributes,"rate=0.2, warmup=0",0,12,,,46.5,,,45.25\n')
-    tried = Try("cub", 1, "gcgpn-aux", "fast", "attributes", "rate=0.2, warmup=0", 0, 12)
+    path.write_text(f'{head}\ncub,1,gcgpn-aux,fast,attributes,"learning_rate=0.2, warmup_steps=0",0,12,,,46.5,,,45.25\n')
+    tried = Try("cub", 1, "gcgpn-aux", "fast", "attributes", "learning_rate=0.2, warmup_steps=0", 0, 12)
     assert read_trials(path) == {tried: {"joint_joint": 46.5, "h_mean": 45.25}}
 
 

@@ -39,14 +39,14 @@ RATES = st.floats(1e-6, 10, allow_nan=False)
 
 
 @given(
-    rate=RATES,
-    drops=st.lists(st.tuples(st.integers(0, 99), RATES)),
+    learning_rate=RATES,
+    learning_rate_drops=st.lists(st.tuples(st.integers(0, 99), RATES)),
     epochs=st.integers(1, 500),
     nesterov=st.booleans(),
     weight_decay=RATES,
 )
 def test_a_configuration_survives_json(**changes: Any) -> None:
-    config = replace(CONFIG, recipe=replace(PAPER, **{**changes, "drops": tuple(changes["drops"])}))
+    config = replace(CONFIG, recipe=replace(PAPER, **{**changes, "learning_rate_drops": tuple(changes["learning_rate_drops"])}))
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -59,12 +59,14 @@ def test_every_recipe_survives_json_under_its_own_name(recipe: Recipe) -> None:
 
 def test_toml_settings_are_read_and_typed(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    path.write_text('shots = 5\nvariant = "gcgpn"\n[recipe]\nepochs = 9\nrate = 1\ndrops = [[3, 0.01], [6, 0.001]]\n')
+    path.write_text(
+        'shots = 5\nvariant = "gcgpn"\n[recipe]\nepochs = 9\nlearning_rate = 1\nlearning_rate_drops = [[3, 0.01], [6, 0.001]]\n'
+    )
     read = read_toml(path)
     assert (read["shots"], read["variant"]) == (5, "gcgpn")
     recipe = typed(PAPER, read["recipe"], "recipe")
-    assert recipe == replace(PAPER, epochs=9, rate=1.0, drops=((3, 0.01), (6, 0.001)))
-    assert isinstance(recipe.rate, float)
+    assert recipe == replace(PAPER, epochs=9, learning_rate=1.0, learning_rate_drops=((3, 0.01), (6, 0.001)))
+    assert isinstance(recipe.learning_rate, float)
 
 
 def test_a_missing_or_broken_toml_file_is_named(tmp_path: Path) -> None:
@@ -76,11 +78,13 @@ def test_a_missing_or_broken_toml_file_is_named(tmp_path: Path) -> None:
 
 
 def test_command_line_values_are_read_by_the_setting_s_type() -> None:
-    changed = typed(PAPER, {"epochs": "4", "rate": "0.5", "nesterov": "False", "scheme": "per-class"}, "recipe")
-    assert changed == replace(PAPER, epochs=4, rate=0.5, nesterov=False, scheme="per-class")
+    changed = typed(PAPER, {"epochs": "4", "learning_rate": "0.5", "nesterov": "False", "query_scheme": "per-class"}, "recipe")
+    assert changed == replace(PAPER, epochs=4, learning_rate=0.5, nesterov=False, query_scheme="per-class")
 
 
-@pytest.mark.parametrize(("wrong", "nearest"), [("epoch", "epochs"), ("weightdecay", "weight_decay"), ("Rate", "rate")])
+@pytest.mark.parametrize(
+    ("wrong", "nearest"), [("epoch", "epochs"), ("weightdecay", "weight_decay"), ("Learning_rate", "learning_rate")]
+)
 def test_an_unknown_setting_shows_the_nearest_names(wrong: str, nearest: str) -> None:
     with pytest.raises(InputError, match=f"'{wrong}'.*did you mean .*{nearest}"):
         typed(PAPER, {wrong: 3}, "recipe")
@@ -89,8 +93,10 @@ def test_an_unknown_setting_shows_the_nearest_names(wrong: str, nearest: str) ->
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("epochs", "three"), ("epochs", 2.5), ("epochs", "2.5"), ("epochs", True), ("rate", "fast"), ("rate", True),
-        ("anneal", "maybe"), ("anneal", 1), ("drops", 3), ("drops", "20"), ("scheme", 3), ("name", 3),
+        ("epochs", "three"), ("epochs", 2.5), ("epochs", "2.5"), ("epochs", True),
+        ("learning_rate", "fast"), ("learning_rate", True),
+        ("anneal", "maybe"), ("anneal", 1), ("learning_rate_drops", 3), ("learning_rate_drops", "20"),
+        ("query_scheme", 3), ("name", 3),
     ],
 )  # fmt: skip
 def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
@@ -103,18 +109,18 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> 
     [
         ({"epochs": 0}, "epochs"),
         ({"validation_episodes": 0}, "validation_episodes"),
-        ({"rate": 0.0}, "rate"),
-        ({"rate": math.nan}, "rate"),
-        ({"rate": math.inf}, "rate"),
-        ({"scheme": "some"}, "some"),
-        ({"anneal": True}, "drops"),
-        ({"warmup": -5}, "warmup"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"learning_rate": math.nan}, "learning_rate"),
+        ({"learning_rate": math.inf}, "learning_rate"),
+        ({"query_scheme": "some"}, "some"),
+        ({"anneal": True}, "learning_rate_drops"),
+        ({"warmup_steps": -5}, "warmup_steps"),
         ({"training_ways": -1}, "training_ways"),
         ({"patience": -1}, "patience"),
         ({"momentum": -0.5}, "momentum"),
         ({"momentum": 0.0}, "nesterov"),
         ({"weight_decay": -1.0}, "weight_decay"),
-        ({"scalar_rate": -0.1}, "scalar_rate"),
+        ({"scalar_learning_rate_factor": -0.1}, "scalar_learning_rate_factor"),
         ({"dropout": 1.0}, "dropout"),
         ({"dropout": -0.1}, "dropout"),
         ({"zoom": 0.9}, "zoom"),
@@ -125,8 +131,8 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> 
         ({"colour": -0.1}, "colour"),
         ({"erase": 1.5}, "erase"),
         ({"erase": math.nan}, "erase"),
-        ({"drops": [20, 40]}, "drops"),
-        ({"drops": [[20, "low"]]}, "drops"),
+        ({"learning_rate_drops": [20, 40]}, "learning_rate_drops"),
+        ({"learning_rate_drops": [[20, "low"]]}, "learning_rate_drops"),
     ],
 )
 def test_a_recipe_that_cannot_be_meant_is_refused(changes: dict[str, Any], named: str) -> None:
@@ -193,7 +199,7 @@ def test_baselines_are_trained_as_long_and_on_the_queries_their_authors_chose(kn
     for variant in ("cosine", "dfslwof-avg", "dfslwof-att"):
         assert changed(known_toy, variant, PAPER) == {"epochs": 60}
         assert changed(known_toy, variant, DEMO) == {}
-    assert PAPER.batch == DEMO.batch == 256
+    assert PAPER.batch_size == DEMO.batch_size == 256
     for variant in ("aux-only", "gcgpn-key", "gcgpn-aux"):
         assert changed(known_toy, variant, PAPER) == changed(known_toy, variant, DEMO) == {}
     assert changed(known_toy, "teen", PAPER) == {"epochs": 13, "steps": 1}
@@ -205,7 +211,7 @@ def test_baselines_are_trained_as_long_and_on_the_queries_their_authors_chose(kn
         ("gcgpn-aux", {}),
         ("cosine", {"epochs": 24}),
         ("dfslwof-att", {"epochs": 4}),
-        ("pn+", {"epochs": 24, "steps": 1040, "episodes": 2, "training_ways": 20, "rate": 0.1, "weight_decay": 5e-4}),
+        ("pn+", {"epochs": 24, "steps": 1040, "episodes": 2, "training_ways": 20, "learning_rate": 0.1, "weight_decay": 5e-4}),
     ],
 )
 def test_the_strong_recipe_is_the_fast_one_with_changed_images_and_another_length(
@@ -229,16 +235,16 @@ def test_the_strong_recipe_fits_the_paper_s_datasets(
     dataset = replace(toy, name=name)
     for variant, own in (("gcgpn-aux", epochs), ("cosine", 24), ("dfslwof-att", 4)):
         fast, strong = (configure(dataset, variant, recipe=recipe) for recipe in ("fast", "strong"))
-        assert (strong.recipe.steps, strong.recipe.rate, strong.recipe.test_queries) == (steps, rate, queries)
+        assert (strong.recipe.steps, strong.recipe.learning_rate, strong.recipe.test_queries) == (steps, rate, queries)
         assert (strong.recipe.epochs, strong.recipe.steps) == (own, 2 * fast.recipe.steps)
         assert (fast.backbone, strong.backbone) == ("conv4-64-128", "conv4-128-mirror")
         assert strong.recipe.pretrain == (before if variant == "gcgpn-aux" else "")
         assert configure(dataset, variant, recipe="strong", backbone="conv4-64").backbone == "conv4-64"
     for start, own in (("", 12), ("cosine", 8)):  # shorter wherever it starts from a trained one
         assert configure(dataset, "gcgpn-aux", recipe="strong", changes={"pretrain": start}).recipe.epochs == own
-    assert configure(dataset, "cosine", recipe="strong").recipe.batch == 1024
+    assert configure(dataset, "cosine", recipe="strong").recipe.batch_size == 1024
     pn = configure(dataset, "pn+", recipe="strong").recipe
-    assert (pn.novel_queries, pn.test_queries, pn.steps, pn.rate) == (6, queries, 1040, 0.1)  # as long on both
+    assert (pn.novel_queries, pn.test_queries, pn.steps, pn.learning_rate) == (6, queries, 1040, 0.1)  # as long on both
     assert begun(dataset, "dfslwof-att", recipe="strong").backbone == "conv4-128-mirror"
 
 
@@ -266,9 +272,11 @@ def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:
 @pytest.mark.parametrize(
     ("variant", "setting"),
     [
-        ("gcgpn-aux", "batch"), ("pn+", "seen_queries"), ("pn+", "temperature"), ("pn+", "batch"), ("cosine", "episodes"),
-        ("cosine", "scheme"), ("cosine", "training_ways"), ("teen", "scheme"), ("gcgpn-cos-aux", "sharpness"),
-        ("dfslwof-att", "scalar_rate"),
+        ("gcgpn-aux", "batch_size"), ("pn+", "seen_queries"), ("pn+", "temperature"), ("pn+", "batch_size"),
+        ("cosine", "episodes"),
+        ("cosine", "query_scheme"), ("cosine", "training_ways"), ("teen", "query_scheme"),
+        ("gcgpn-cos-aux", "relation_temperature"),
+        ("dfslwof-att", "scalar_learning_rate_factor"),
         ("pn+", "pretrain"), ("cosine", "pretrain"), ("teen", "pretrain"), ("dfslwof-att", "pretrain"),
     ],
 )  # fmt: skip
@@ -278,13 +286,13 @@ def test_a_setting_that_would_be_ignored_is_refused(known_toy: Dataset, variant:
 
 
 def test_a_setting_that_only_one_of_two_stages_uses_goes_to_that_one(known_toy: Dataset) -> None:
-    changes = {"batch": 32, "seen_queries": 5, "epochs": 2, "temperature": 4.0}
+    changes = {"batch_size": 32, "seen_queries": 5, "epochs": 2, "temperature": 4.0}
     first, second = (
         begun(known_toy, "dfslwof-att", changes).recipe,
         configure(known_toy, "dfslwof-att", changes=changes).recipe,
     )
-    assert (first.batch, first.seen_queries, first.epochs, first.temperature) == (32, 15, 2, 4.0)
-    assert (second.batch, second.seen_queries, second.epochs, second.temperature) == (256, 5, 2, 10.0)
+    assert (first.batch_size, first.seen_queries, first.epochs, first.temperature) == (32, 15, 2, 4.0)
+    assert (second.batch_size, second.seen_queries, second.epochs, second.temperature) == (256, 5, 2, 10.0)
 
 
 def test_a_recipe_lets_joint_training_start_from_another_variant(known_toy: Dataset) -> None:
@@ -343,13 +351,13 @@ def test_variants_that_have_a_start_of_their_own_or_none_do_not_name_the_recipe_
 
 
 def test_settings_of_a_pretrained_variant_go_to_the_stage_that_looks_at_them(known_toy: Dataset) -> None:
-    changes = {"pretrain": "cosine", "batch": 32, "seen_queries": 5, "temperature": 4.0, "sharpness": 2.0}
+    changes = {"pretrain": "cosine", "batch_size": 32, "seen_queries": 5, "temperature": 4.0, "relation_temperature": 2.0}
     first, second = (
         begun(known_toy, "gcgpn-aux", changes).recipe,
         configure(known_toy, "gcgpn-aux", changes=changes).recipe,
     )
-    assert first == replace(PAPER, epochs=60, batch=32, temperature=4.0)
-    assert second == replace(PAPER, pretrain="cosine", seen_queries=5, sharpness=2.0)
+    assert first == replace(PAPER, epochs=60, batch_size=32, temperature=4.0)
+    assert second == replace(PAPER, pretrain="cosine", seen_queries=5, relation_temperature=2.0)
 
 
 def test_the_first_stage_is_the_same_for_every_number_of_shots(known_toy: Dataset) -> None:
@@ -383,7 +391,7 @@ def test_the_paper_recipe_drops_its_rate_after_epochs_20_40_50_60() -> None:
 
 
 def test_annealing_follows_half_a_cosine_to_zero() -> None:
-    recipe = Recipe("own", epochs=4, steps=25, rate=0.4, anneal=True)
+    recipe = Recipe("own", epochs=4, steps=25, learning_rate=0.4, anneal=True)
     rates = [learning_rate(recipe, step) for step in range(100)]
     assert rates[0] == 0.4
     assert rates[50] == pytest.approx(0.2)
@@ -393,22 +401,25 @@ def test_annealing_follows_half_a_cosine_to_zero() -> None:
 
 
 def test_warm_up_rises_evenly_to_the_rate_it_then_leaves_alone() -> None:
-    recipe = Recipe("own", epochs=4, steps=25, rate=0.4, warmup=8)
+    recipe = Recipe("own", epochs=4, steps=25, learning_rate=0.4, warmup_steps=8)
     rates = [learning_rate(recipe, step) for step in range(100)]
     assert rates[:8] == pytest.approx([0.4 * (step + 1) / 8 for step in range(8)])
     assert set(rates[8:]) == {0.4}
     annealed = replace(recipe, anneal=True)
-    assert learning_rate(annealed, 3) == pytest.approx(0.5 * learning_rate(replace(annealed, warmup=0), 3))
+    assert learning_rate(annealed, 3) == pytest.approx(0.5 * learning_rate(replace(annealed, warmup_steps=0), 3))
 
 
 def test_drops_come_from_the_command_line_too() -> None:
-    assert typed(PAPER, {"drops": "[[5, 0.01], [8, 1e-3]]"}, "recipe").drops == ((5, 0.01), (8, 0.001))
+    assert typed(PAPER, {"learning_rate_drops": "[[5, 0.01], [8, 1e-3]]"}, "recipe").learning_rate_drops == (
+        (5, 0.01),
+        (8, 0.001),
+    )
     for wrong in ("5:0.01", "7", "[5]"):
-        with pytest.raises(InputError, match="drops"):
-            typed(PAPER, {"drops": wrong}, "recipe")
+        with pytest.raises(InputError, match="learning_rate_drops"):
+            typed(PAPER, {"learning_rate_drops": wrong}, "recipe")
 
 
-@pytest.mark.parametrize("setting", ["temperature", "sharpness"])
+@pytest.mark.parametrize("setting", ["temperature", "relation_temperature"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_no_number_is_refused(setting: str, value: float) -> None:
     with pytest.raises(InputError, match=f"{setting} must be a number, not {value}"):

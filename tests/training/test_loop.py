@@ -281,7 +281,7 @@ def test_weight_decay_spares_scalars_and_vectors_only_where_the_recipe_says_so(t
 
 
 def test_scales_and_temperatures_of_operators_learn_at_their_share_of_the_rate(toy: Dataset, toy_config: Make) -> None:
-    config = toy_config(scalar_rate=0.25, rate=0.2)
+    config = toy_config(scalar_learning_rate_factor=0.25, learning_rate=0.2)
     model = make_model(config, toy)
     slow = {
         "graph.layers.0.scales",
@@ -301,7 +301,7 @@ def test_scales_and_temperatures_of_operators_learn_at_their_share_of_the_rate(t
 
 
 def test_what_does_not_learn_stays_where_it_started(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
-    train(toy_config(epochs=1, scalar_rate=0.0, sharpness=3.0), toy, tmp_path / "run")
+    train(toy_config(epochs=1, scalar_learning_rate_factor=0.0, relation_temperature=3.0), toy, tmp_path / "run")
     weights = Run.open(tmp_path / "run").weights("last")
     assert weights["operators.0.temperature"].item() == 3.0
     assert weights["graph.layers.0.scales"].tolist() == [1.0] * 3
@@ -377,8 +377,8 @@ def test_changes_of_images_are_refused_where_there_are_only_features(
 
 
 def test_divergence_is_reported_with_the_rate_to_lower(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"diverged in epoch 1 .*lower the rate, now 1e\+38"):
-        train(toy_config(rate=1e38), toy, tmp_path / "run")
+    with pytest.raises(InputError, match=r"diverged in epoch 1 .*lower the learning rate, now 1e\+38"):
+        train(toy_config(learning_rate=1e38), toy, tmp_path / "run")
     assert not (tmp_path / "run" / "measures.json").exists()
 
 
@@ -431,7 +431,7 @@ def stepping(variant: str, toy: Dataset, config: RunConfig) -> tuple[GraphProtot
     chosen, plain = VARIANTS[variant], Augmentation()
     model, spec, _ = training.plan(config, toy)
     before = copy.deepcopy(model)
-    count = config.recipe.batch if chosen.objective == "classify" else config.recipe.episodes
+    count = config.recipe.batch_size if chosen.objective == "classify" else config.recipe.episodes
     loss = training_step(model, make_optimiser(model, config.recipe), toy.store, plain, spec, count, seeded(0), chosen)
     drawn = draw(spec, count, seeded(0)) if isinstance(spec, EpisodeSpec) else draw_batch(spec, count, seeded(0))
     return before.train(), loss.item(), drawn
@@ -572,7 +572,7 @@ def test_a_frozen_backbone_stays_as_it_is_while_the_rest_learns(
 def test_a_second_stage_starts_with_the_best_weights_of_the_first(
     toy: Dataset, toy_config: Make, start: Path, tmp_path: Path
 ) -> None:
-    train(toy_config("dfslwof-att", epochs=1, steps=1, rate=1e-30), toy, tmp_path / "run", start=start)
+    train(toy_config("dfslwof-att", epochs=1, steps=1, learning_rate=1e-30), toy, tmp_path / "run", start=start)
     second = Run.open(tmp_path / "run").weights("last")
     for name, value in parts(Run.open(start).weights("best"), "backbone", "prototypes", "classifier").items():
         torch.testing.assert_close(second[name], value, rtol=0, atol=0)
@@ -582,7 +582,7 @@ def test_a_pretrained_model_starts_with_the_weights_of_the_first_stage_and_train
     toy: Dataset, toy_config: Make, start: Path, tmp_path: Path
 ) -> None:
     first = parts(Run.open(start).weights("best"), "backbone", "prototypes", "classifier")
-    train(toy_config(pretrain="cosine", epochs=1, steps=1, rate=1e-30), toy, tmp_path / "begun", start=start)
+    train(toy_config(pretrain="cosine", epochs=1, steps=1, learning_rate=1e-30), toy, tmp_path / "begun", start=start)
     begun = Run.open(tmp_path / "begun")
     assert begun.config.start == Run.open(start).fingerprint
     for name, value in first.items():
@@ -763,7 +763,7 @@ app()
 
 def test_two_stages_killed_in_each_end_like_two_that_were_not(tmp_path: Path) -> None:
     """With real signals, through the command that trains both."""
-    sizes = {"epochs": 4, "steps": 12, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "batch": 16}
+    sizes = {"epochs": 4, "steps": 12, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "batch_size": 16}
     changes = [f"--set={name}={value}" for name, value in {**sizes, "validation_episodes": 5, "test_queries": 6}.items()]
     train_toy = ["train", "--dataset=toy", "--variant=dfslwof-att", "--json", *changes]
     command = [sys.executable, "-c", TOY_COMMAND, str(Path(__file__).parents[1]), *train_toy]

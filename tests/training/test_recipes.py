@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from protograph.data import DATASETS, OWN
+from protograph.data import DATASETS, IN_MEMORY
 from protograph.paper.published import published
 from protograph.training.config import RECIPES, recipe_for
 from protograph.variants import VARIANTS, find_variant
@@ -33,7 +33,7 @@ def test_the_golden_table_has_every_variant_and_recipe_and_every_published_cell(
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['dataset']}-{row['recipe']}-{row['variants'].split()[0]}")
 def test_a_resolved_recipe_equals_the_golden_one(row: dict[str, str]) -> None:
     changes = dict(change.split("=") for change in row["changes"].split())
-    source = DATASETS.get(row["dataset"], OWN)
+    source = DATASETS.get(row["dataset"], IN_MEMORY)
     assert source.backbone_for(row["recipe"]) == row["backbone"]
     for name in row["variants"].split():
         settings = asdict(recipe_for(find_variant(name), row["recipe"], changes, source.changes))

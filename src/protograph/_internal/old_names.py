@@ -4,6 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 CLASSIFIER_PARAMETERS = {"rate": "learning_rate"}
+EPOCH_KEYS = {"rate": "learning_rate"}  # of a line of epochs.jsonl
+RECIPE_SETTINGS = {
+    "rate": "learning_rate",
+    "drops": "learning_rate_drops",
+    "batch": "batch_size",
+    "scheme": "query_scheme",
+    "warmup": "warmup_steps",
+    "scalar_rate": "scalar_learning_rate_factor",
+    "sharpness": "relation_temperature",
+}
 
 
 def renamed(values: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def fitting_recipe(classes: int, steps: int | None, rate: float) -> Recipe:
     than 50 steps on 12 classes already cost classes added from one example half of their accuracy.
     """
     wanted = min(FROZEN.steps, max(FEWEST_STEPS, 2 * classes)) if steps is None else steps
-    return replace(FROZEN, steps=max(1, wanted), rate=rate)  # a recipe has at least one step
+    return replace(FROZEN, steps=max(1, wanted), learning_rate=rate)  # a recipe has at least one step
 
 
 def hold_out(members: Mapping[int, Sequence[int]], seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
@@ -168,7 +168,7 @@ def start_model(
     """
     known = [features[list(rows)] for rows in members.values()]
     there = [images for class_id, images in zip(members, known, strict=True) if class_id not in away]
-    starts = recipe.temperature, recipe.sharpness
+    starts = recipe.temperature, recipe.relation_temperature
     model = build(variant, Centred.of(there), features.shape[1:], len(members), similarities, seed, *starts)
     means = [normalise(model.embed(images)).mean(0) for images in known]
     set_parameters(model, {"prototypes": normalise(torch.stack(means))})
@@ -200,7 +200,7 @@ def train_model(
             one_step(step_seed(seed, step))
             advance(1)
     if not math.isfinite(loss_sum.item()):
-        raise InputError(f"training diverged: lower the rate, now {recipe.rate}")
+        raise InputError(f"training diverged: lower the learning rate, now {recipe.learning_rate}")
 
 
 def open_run(run: Run, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Encoder | None]:

@@ -51,7 +51,7 @@ def _open_letters(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
 
 
 # A fifth of miniImageNet's training images: they are learned sooner, and learned by heart sooner.
-CUB_FAST: Mapping[str, Any] = {"steps": 130, "rate": 0.8}
+CUB_FAST: Mapping[str, Any] = {"steps": 130, "learning_rate": 0.8}
 CUB_CHANGES: Mapping[str, Mapping[str, Any]] = {
     "*": {"test_queries": 10},
     "paper": {"epochs": 45},

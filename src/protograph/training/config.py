@@ -9,81 +9,93 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from protograph._internal.errors import InputError, unknown_name
+from protograph._internal.old_names import RECIPE_SETTINGS, renamed
 from protograph.episodes import QueryScheme
 from protograph.variants import Variant, find_variant
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained and selected.
+    """How a model is trained and how its epoch is selected.
 
-    epochs, steps, episodes:   epochs of so many steps of so many episodes
-    batch:                     single images of a step, where a variant is not trained on episodes
-    ways:                      novel classes of an episode, in training and evaluation
-    training_ways:             classes acting as novel in a training episode, where they are not as many as `ways`; 0: they are
-    novel_queries:             training queries of each novel class
-    seen_queries:              of all seen classes together (scheme "total") or of each (scheme "per-class")
-    rate, drops:               learning rate, and (epoch, rate) pairs from which epoch on another one holds
-    anneal:                    instead of drops, follow a half cosine from `rate` to zero
-    warmup:                    steps over which the rate rises from zero
-    decay_scalars:             whether weight decay also pulls on scalars and vectors (temperatures, scales, diagonal
-                               thetas, biases, norms)
-    scalar_rate:               how fast scales and temperatures of operators learn, as a share of the rate; 0: not at all
-    dropout:                   share of the backbone's features set to zero in training, where the backbone is trained
-    zoom, stretch,
-    colour, erase:             how training images are changed beyond the dataset's own augmentation, see `Augmentation`
-    temperature:               where the cosine classifier's temperature starts
-    sharpness:                 where the temperatures of relations start
-    pretrain:                  the variant whose trained run joint training starts from, where its variant names none; "": it
-                               starts from random weights
-    patience:                  stop after so many epochs without a better validation; 0: never
-    validation_episodes:       fixed episodes that select the epoch
-    test_queries:              queries of each novel class in validation and test episodes
+    Attributes:
+        name: The recipe's name.
+        epochs: Number of epochs.
+        steps: Steps of an epoch.
+        episodes: Episodes of a step.
+        batch_size: Images of a step, for variants that are trained on single images.
+        ways: Novel classes of an episode, in training and evaluation.
+        training_ways: Classes that act as novel in a training episode; 0: as many as `ways`.
+        novel_queries: Training queries of each novel class.
+        seen_queries: Training queries of all seen classes together ("total") or of each of them ("per-class").
+        query_scheme: How `seen_queries` counts, "total" or "per-class".
+        learning_rate: The learning rate, before it is changed by the settings below.
+        learning_rate_drops: Pairs (epoch, learning rate): from that epoch on, that learning rate applies.
+        anneal: Follow a half cosine from `learning_rate` to zero; excludes `learning_rate_drops`.
+        warmup_steps: Steps over which the learning rate rises from zero.
+        momentum: Momentum of SGD.
+        nesterov: Use Nesterov's momentum.
+        weight_decay: Weight decay of SGD.
+        decay_scalars: Apply weight decay also to scalars and vectors (temperatures, scales, diagonal thetas, biases, norms).
+        scalar_learning_rate_factor: Factor on the learning rate of scales and temperatures of operators; 0: they stay fixed.
+        dropout: Share of the backbone's features set to zero in training, if the backbone is trained.
+        zoom: Scale training images by a factor from 1 / zoom to zoom, see `Augmentation`.
+        stretch: Change the ratio of width to height by a factor from 1 / stretch to stretch.
+        colour: Change saturation, contrast and brightness by up to this share.
+        erase: Largest side of an erased square, as a share of the image's shorter side.
+        temperature: Initial temperature of the cosine classifier.
+        relation_temperature: Initial temperatures of relations.
+        pretrain: The variant whose trained run joint training starts from, unless the variant itself names one; "": random
+            weights.
+        patience: Stop after this many epochs without a better validation; 0: never.
+        validation_episodes: Fixed episodes that select the epoch.
+        test_queries: Queries of each novel class in validation and test episodes.
+
     """
 
     name: str
     epochs: int = 75
     steps: int = 1000
     episodes: int = 8
-    batch: int = 256
+    batch_size: int = 256
     ways: int = 5
     training_ways: int = 0
     novel_queries: int = 3
     seen_queries: int = 15
-    scheme: QueryScheme = "total"
-    rate: float = 0.1
-    drops: tuple[tuple[int, float], ...] = ()
+    query_scheme: QueryScheme = "total"
+    learning_rate: float = 0.1
+    learning_rate_drops: tuple[tuple[int, float], ...] = ()
     anneal: bool = False
-    warmup: int = 0
+    warmup_steps: int = 0
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
     decay_scalars: bool = True
-    scalar_rate: float = 1.0
+    scalar_learning_rate_factor: float = 1.0
     dropout: float = 0.0
     zoom: float = 1.0
     stretch: float = 1.0
     colour: float = 0.0
     erase: float = 0.0
     temperature: float = 10.0
-    sharpness: float = 1.0
+    relation_temperature: float = 1.0
     pretrain: str = ""
     patience: int = 0
     validation_episodes: int = 2000
     test_queries: int = 15
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "steps", "episodes", "batch", "ways", "validation_episodes"):
+        for name in ("epochs", "steps", "episodes", "batch_size", "ways", "validation_episodes"):
             if getattr(self, name) < 1:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.rate < math.inf:
-            raise InputError(f"recipe '{self.name}': rate must be above 0, not {self.rate}")
-        for name in ("training_ways", "warmup", "patience", "momentum", "weight_decay", "scalar_rate"):
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"recipe '{self.name}': learning_rate must be above 0, not {self.learning_rate}")
+        for name in ("training_ways", "warmup_steps", "patience", "momentum", "weight_decay", "scalar_learning_rate_factor"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise InputError(f"recipe '{self.name}': dropout is a share below 1, not {self.dropout}")
-        for name in ("temperature", "sharpness"):
+        for name in ("temperature", "relation_temperature"):
             if not math.isfinite(getattr(self, name)):
                 raise InputError(f"recipe '{self.name}': {name} must be a number, not {getattr(self, name)}")
         for name in ("zoom", "stretch"):
@@ -94,13 +106,13 @@ class Recipe:
                 raise InputError(f"recipe '{self.name}': {name} is a share from 0 to 1, not {getattr(self, name)}")
         if self.nesterov and not self.momentum:
             raise InputError(f"recipe '{self.name}': nesterov needs momentum: set nesterov=false too")
-        for drop in self.drops:
+        for drop in self.learning_rate_drops:
             if not (isinstance(drop, tuple) and [type(part) for part in drop] in ([int, float], [int, int])):
-                raise InputError(f"recipe '{self.name}': drops are (epoch, rate) pairs, not {drop!r}")
-        if self.scheme not in ("total", "per-class"):
-            raise unknown_name("query scheme", self.scheme, ("total", "per-class"))
-        if self.anneal and self.drops:
-            raise InputError(f"recipe '{self.name}': 'drops' would be ignored with 'anneal': use one of them")
+                raise InputError(f"recipe '{self.name}': learning_rate_drops are (epoch, learning rate) pairs, not {drop!r}")
+        if self.query_scheme not in ("total", "per-class"):
+            raise unknown_name("query scheme", self.query_scheme, ("total", "per-class"))
+        if self.anneal and self.learning_rate_drops:
+            raise InputError(f"recipe '{self.name}': 'learning_rate_drops' would be ignored with 'anneal': use one of them")
 
     @property
     def image_changes(self) -> dict[str, Any]:
@@ -108,19 +120,20 @@ class Recipe:
         return {name: value for name in _IMAGES if (value := getattr(self, name)) != getattr(Recipe, name)}
 
 
+FORMAT = 2  # of a stored configuration; one without a number has format 1, and the old names of settings
 SETTINGS = tuple(field.name for field in fields(Recipe) if field.name != "name")  # all that may be changed
 _IMAGES = ("zoom", "stretch", "colour", "erase")
-PAPER = Recipe("paper", drops=((20, 0.006), (40, 0.0012), (50, 0.00024), (60, 0.000048)))
+PAPER = Recipe("paper", learning_rate_drops=((20, 0.006), (40, 0.0012), (50, 0.00024), (60, 0.000048)))
 DEMO = replace(
     PAPER,
     name="demo",
     epochs=10,
     steps=55,
     seen_queries=45,
-    rate=0.2,
-    drops=(),
+    learning_rate=0.2,
+    learning_rate_drops=(),
     anneal=True,
-    warmup=20,
+    warmup_steps=20,
     validation_episodes=100,
 )
 FAST = replace(
@@ -129,10 +142,10 @@ FAST = replace(
     epochs=12,
     steps=260,
     episodes=32,
-    rate=0.4,
-    drops=(),
+    learning_rate=0.4,
+    learning_rate_drops=(),
     anneal=True,
-    warmup=100,
+    warmup_steps=100,
     weight_decay=1e-3,
     validation_episodes=600,
 )
@@ -140,7 +153,7 @@ FAST = replace(
 STRONG = replace(FAST, name="strong", steps=2 * FAST.steps, zoom=1.25, stretch=1.15, colour=0.3, erase=0.43)
 # For prototypes and graph block on the features of a frozen encoder: prototypes start where their classes are, and relations
 # sharp, since from a temperature of 1 they take thousands of steps to be of use.
-FROZEN = replace(DEMO, name="frozen", epochs=1, steps=300, sharpness=8.0)
+FROZEN = replace(DEMO, name="frozen", epochs=1, steps=300, relation_temperature=8.0)
 RECIPES = {recipe.name: recipe for recipe in (PAPER, FAST, STRONG, DEMO)}
 # What the baselines change of each recipe: queries, and in the paper's the length, as their authors had them. A variant that
 # names one it starts from is a second stage, whatever its objective; one for which the recipe names it is pretrained.
@@ -150,7 +163,7 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
         "classify": {"epochs": 60},
         "second stage": {"epochs": 60},
     },
-    "fast": {"few-shot": {"novel_queries": 6, "seen_queries": 0}, "classify": {"batch": 1024}},
+    "fast": {"few-shot": {"novel_queries": 6, "seen_queries": 0}, "classify": {"batch_size": 1024}},
     "demo": {"few-shot": {"novel_queries": 6, "seen_queries": 0}},
 }
 CHANGES["strong"] = {
@@ -161,7 +174,7 @@ CHANGES["strong"] = {
         "episodes": 2,
         "steps": 1040,
         "epochs": 24,
-        "rate": PAPER.rate,
+        "learning_rate": PAPER.learning_rate,
         "weight_decay": PAPER.weight_decay,
     },
     # What comes first is trained once for all that start from it; what these add is soon learned.
@@ -169,14 +182,29 @@ CHANGES["strong"] = {
     "second stage": {"epochs": 4},
     "pretrained": {"epochs": 8},
 }
-_OPTIMISER = {"rate", "drops", "anneal", "warmup", "momentum", "nesterov", "weight_decay", "decay_scalars"}
-_EPISODES = {"episodes", "training_ways", "novel_queries", "seen_queries", "scheme"}
-_UNUSED = {
-    "joint": {"batch"},
-    "few-shot": {"batch", "seen_queries", "scheme"},
-    "classify": _EPISODES,
-    "none": {"epochs", "steps", "batch", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER, *_IMAGES},
+_OPTIMISER = {
+    "learning_rate",
+    "learning_rate_drops",
+    "anneal",
+    "warmup_steps",
+    "momentum",
+    "nesterov",
+    "weight_decay",
+    "decay_scalars",
 }
+_EPISODES = {"episodes", "training_ways", "novel_queries", "seen_queries", "query_scheme"}
+_UNUSED = {
+    "joint": {"batch_size"},
+    "few-shot": {"batch_size", "seen_queries", "query_scheme"},
+    "classify": _EPISODES,
+    "none": {"epochs", "steps", "batch_size", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER, *_IMAGES},
+}
+
+
+def reject_old_setting(name: str) -> None:
+    """Refuse the name that a recipe's setting had in an earlier version, and give the new one."""
+    if name in RECIPE_SETTINGS:
+        raise InputError(f"recipe setting '{name}' is now '{RECIPE_SETTINGS[name]}'")
 
 
 def find_recipe(name: str) -> Recipe:
@@ -222,8 +250,8 @@ def unused(variant: Variant, recipe: Recipe) -> set[str]:
         ("pretrain", can_be_pretrained(variant)),
         ("temperature", stage_before(variant, recipe) is None and variant.classifier == "cosine"),
         ("dropout", "backbone" not in variant.frozen),
-        ("scalar_rate", variant.scales),
-        ("sharpness", variant.needs_relation),
+        ("scalar_learning_rate_factor", variant.scales),
+        ("relation_temperature", variant.needs_relation),
     ):
         if not used:
             found.add(name)
@@ -241,6 +269,7 @@ def recipe_for(
 ) -> Recipe:
     """The recipe of that name as a variant follows it, with a dataset's changes by recipe ("*": to all) and a user's."""
     for setting in changes:
+        reject_old_setting(setting)
         if setting not in SETTINGS:
             raise unknown_name("recipe setting", setting, SETTINGS)
     own = dataset or {}
@@ -282,13 +311,20 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
         values: dict[str, Any] = _plain(asdict(self))
-        return values
+        return {"format": FORMAT, **values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
-        """From what `to_dict` gave."""
-        recipe = typed(Recipe("unnamed"), values["recipe"], "recipe")
-        rest = {name: value for name, value in values.items() if name != "recipe"}
+        """Return the configuration that `to_dict` of this or an earlier version gave.
+
+        Raises:
+            InputError: If a later version wrote it, or a setting is unknown or has the wrong type.
+
+        """
+        if values.get("format", 1) > FORMAT:
+            raise InputError(f"it has format {values['format']}, and this version reads up to {FORMAT}: install a newer one")
+        recipe = typed(Recipe("unnamed"), renamed(values["recipe"], RECIPE_SETTINGS), "recipe")
+        rest = {name: value for name, value in values.items() if name not in ("recipe", "format")}
         return typed(cls("", "", 1, 0, "", (), recipe), rest, "configuration")
 
 
@@ -300,6 +336,8 @@ def typed(base: Config, changes: Mapping[str, Any], where: str) -> Config:
     hints = get_type_hints(type(base))
     checked = {}
     for name, value in changes.items():
+        if isinstance(base, Recipe):
+            reject_old_setting(name)
         if name not in hints:
             raise unknown_name(f"{where} setting", name, hints)
         checked[name] = _coerced(value, type(getattr(base, name)), f"{where} setting '{name}'")

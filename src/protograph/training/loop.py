@@ -78,7 +78,7 @@ def train(
     last_step = recipe.epochs * recipe.steps
     best = state.part("best.")
 
-    count = recipe.batch if variant.objective == "classify" else recipe.episodes
+    count = recipe.batch_size if variant.objective == "classify" else recipe.episodes
     augmentation = replace(dataset.augmentation, **recipe.image_changes)
     one_step = repeated_step(model, optimiser, store, augmentation, spec, count, variant, loss_sum, recipe.dropout)
 
@@ -100,7 +100,8 @@ def train(
                 mean_loss = loss_sum.item() / recipe.steps
                 if not math.isfinite(mean_loss):
                     raise InputError(
-                        f"training diverged in epoch {epoch} (loss {mean_loss}): lower the rate, now {recipe.rate}"
+                        f"training diverged in epoch {epoch} (loss {mean_loss}): lower the learning rate, now "
+                        f"{recipe.learning_rate}"
                     )
                 if variant.seen_means:
                     set_parameters(model, {"prototypes": class_means(model, store, dataset.train)})
@@ -361,7 +362,7 @@ def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str =
         seen_queries = recipe.seen_queries if objective == "joint" else 0
         queries = recipe.novel_queries, seen_queries
         ways = recipe.training_ways or recipe.ways
-        return EpisodeSpec(dataset.train, None, ways, shots, *queries, recipe.scheme, names=dataset.classes)
+        return EpisodeSpec(dataset.train, None, ways, shots, *queries, recipe.query_scheme, names=dataset.classes)
     if int(dataset.train.counts.min()) < 1:
         bare = dataset.classes[int(dataset.train.classes[dataset.train.counts.argmin()])]
         raise InputError(f"class '{bare}' has no training image: give it one, or leave it out")
@@ -376,7 +377,7 @@ def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
     backbone: str | nn.Module = config.backbone
     if isinstance(store, FeatureStore) and backbone == "identity":  # what all features share would make all classes alike
         backbone = Centred.of([store.features[rows] for rows in dataset.train.by_class()])
-    starts = config.recipe.temperature, config.recipe.sharpness
+    starts = config.recipe.temperature, config.recipe.relation_temperature
     return build(variant, backbone, store.image_shape, dataset.seen, similarities, config.seed, *starts)
 
 
@@ -412,7 +413,7 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             decay = recipe.weight_decay if parameter.ndim > 1 or recipe.decay_scalars else 0.0
-            share = recipe.scalar_rate if weighs_operators(name) else 1.0
+            share = recipe.scalar_learning_rate_factor if weighs_operators(name) else 1.0
             groups.setdefault((decay, share), []).append(parameter)
     device = next(model.parameters()).device
     on_gpu = device.type == "cuda"
@@ -422,7 +423,7 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
                 "params": own,
                 "weight_decay": decay,
                 "share": share,
-                "lr": torch.tensor(share * recipe.rate, device=device) if on_gpu else share * recipe.rate,
+                "lr": torch.tensor(share * recipe.learning_rate, device=device) if on_gpu else share * recipe.learning_rate,
             }
             for (decay, share), own in groups.items()
         ],
@@ -448,13 +449,13 @@ def set_rate(optimiser: torch.optim.SGD, rate: float) -> None:
 
 def learning_rate(recipe: Recipe, step: int) -> float:
     """The rate of a step (from 0)."""
-    rate = recipe.rate
+    rate = recipe.learning_rate
     if recipe.anneal:
         rate *= 0.5 * (1 + math.cos(math.pi * step / (recipe.epochs * recipe.steps)))
-    for epoch, lower in recipe.drops:
+    for epoch, lower in recipe.learning_rate_drops:
         if step // recipe.steps >= epoch:
             rate = lower
-    return rate * min(1.0, (step + 1) / recipe.warmup) if recipe.warmup else rate
+    return rate * min(1.0, (step + 1) / recipe.warmup_steps) if recipe.warmup_steps else rate
 
 
 def epoch_record(epoch: int, rate: float, loss: float, measures: Measures, model: GraphPrototypeNetwork) -> dict[str, Any]:
@@ -465,7 +466,13 @@ def epoch_record(epoch: int, rate: float, loss: float, measures: Measures, model
         for layer in model.graph.layers
         for label, scale in zip(layer.labels, layer.scales.tolist(), strict=True)  # type: ignore[arg-type, operator]
     }
-    return {"epoch": epoch, "rate": rate, "loss": loss, "validation": as_json(measures), "learned": {**scalars, **scales}}
+    return {
+        "epoch": epoch,
+        "learning_rate": rate,
+        "loss": loss,
+        "validation": as_json(measures),
+        "learned": {**scalars, **scales},
+    }
 
 
 def as_json(measures: Measures) -> dict[str, dict[str, float]]:

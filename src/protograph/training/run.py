@@ -21,6 +21,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import unfinished, write_atomically, write_json
+from protograph._internal.old_names import EPOCH_KEYS, renamed
 from protograph._internal.sealed import seal, tensors_digest, unseal, with_prefix
 from protograph._version import __version__
 from protograph.training.config import RunConfig, differences
@@ -95,7 +96,7 @@ class Run:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"{folder} is not a run folder: it has no config.json") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{folder / 'config.json'} is damaged ({error}): train again into another --out") from error
+            raise InputError(f"{folder / 'config.json'} cannot be read ({error}): train again into another --out") from error
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, then bring epochs.jsonl up to it."""
@@ -115,8 +116,9 @@ class Run:
             return None
         try:
             progress, tensors = unseal(path.read_bytes(), "progress")
-            return Checkpoint(tensors, **json.loads(progress))
-        except (ValueError, TypeError) as error:
+            values = json.loads(progress)
+            return Checkpoint(tensors, **{**values, "history": [renamed(line, EPOCH_KEYS) for line in values["history"]]})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is damaged ({error}): remove the folder and train again") from error
 
     def weights(self, which: str) -> dict[str, Tensor]:
@@ -139,8 +141,9 @@ class Run:
         """What epochs.jsonl says: one record per epoch that ended."""
         path = self.folder / "epochs.jsonl"
         try:
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-        except ValueError as error:
+            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            return [renamed(json.loads(line), EPOCH_KEYS) for line in lines]
+        except (ValueError, AttributeError) as error:
             raise InputError(
                 f"{path} is damaged ({error}): remove measures.json beside it and give its training command again, which "
                 "writes both anew"
