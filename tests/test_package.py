@@ -50,6 +50,9 @@ def test_the_wheel_runs_the_command_in_a_clean_environment(clean_python: Path, t
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel, cwd=tmp_path)
     assert (site / "protograph" / "py.typed").exists()
     assert (site / "protograph" / "paper" / "gfsl.csv").exists()
+    assert (site / "protograph" / "report" / "templates" / "style.css").exists()
+    page = "from protograph.report.document import Heading, as_html; print(as_html('Page', [Heading(1, 'Title')]))"
+    assert "<h1>Title</h1>" in run(clean_python, "-c", page, cwd=tmp_path)
     out = run(clean_python, "-m", "protograph", "train", *TINY, "--out", tmp_path / "run", "--json", cwd=tmp_path)
     assert '"h_mean"' in out
     assert (tmp_path / "run" / "operator.png").exists()

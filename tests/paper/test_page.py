@@ -31,7 +31,7 @@ def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results
     assert "&lt;b&gt;bold&lt;/b&gt; guess" in page
     assert '30.00 ±\u00a00.50\u00a0<span class="below"' in page
     assert '60.00 ±\u00a00.50\u00a0<span class="above"' in page
-    assert "The paper&#x27;s conclusions" in page
+    assert "The paper's conclusions" in page
     assert "Novel-Novel beside few-shot methods" in page
     (figure,) = [block for block in blocks if isinstance(block, Figure)]
     assert "Missing: 1-shot gcgpn-aux-split, gcgpn, " in figure.caption

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from protograph.cli import app
 from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.evaluation.confusions import collect, strongest
-from protograph.report.document import Figure, Grid, Heading, Paragraph, as_html, plain
+from protograph.report.document import Figure, Heading, Paragraph, Table, as_html, plain
 from protograph.report.run_page import _value, run_document
 from protograph.training import loop as training
 from protograph.training.config import RunConfig
@@ -53,7 +53,7 @@ def test_a_page_shows_what_the_run_measured_and_answered(folder: Path, named: Da
         "Relations behind the answers",
         "Configuration",
     ]
-    grids = [block for block in blocks if isinstance(block, Grid)]
+    grids = [block for block in blocks if isinstance(block, Table)]
     best = measured["measures"]["h_mean"]
     assert grids[0].rows[0][-1] == f"{best['mean']:.2f} ± {best['ci95']:.2f}"
     seen, novel = grids[1].rows

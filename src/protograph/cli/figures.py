@@ -16,7 +16,8 @@ from protograph.paper.ledger import read_ledger, scores
 from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
 from protograph.paper.published import PAPER_DATASETS
 from protograph.paper.table import few_shot_table
-from protograph.report.document import MARKS, Grid
+from protograph.report.document import MARKS
+from protograph.report.document import Table as DocumentTable
 from protograph.report.figures import save
 from protograph.training.config import RECIPES
 
@@ -101,7 +102,7 @@ def figures_command(
         show(answer, None, True)
 
 
-def of_shots(grid: Grid, shots: int) -> Grid:
+def of_shots(grid: DocumentTable, shots: int) -> DocumentTable:
     """Of a table with numbers for several K those for one, without columns that have none: this fits a terminal."""
     of_k = f", {shots}-shot"
     there = [any(row[place] for row in grid.rows) for place in range(len(grid.head))]
@@ -110,7 +111,7 @@ def of_shots(grid: Grid, shots: int) -> Grid:
     return replace(kept, head=tuple(text.removesuffix(of_k) for text in kept.head))
 
 
-def as_table(grid: Grid, title: str, caption: str | None = None) -> Table:
+def as_table(grid: DocumentTable, title: str, caption: str | None = None) -> Table:
     """A document's table for the terminal, bold where it is bold."""
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for text, right in zip(grid.head, grid.right, strict=True):

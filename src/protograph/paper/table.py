@@ -34,7 +34,7 @@ from protograph.paper.published import (
     published,
 )
 from protograph.paper.trials import Trials, changes
-from protograph.report.document import MARKS, Block, Bullets, Details, Grid, Heading, Paragraph, as_markdown, plain
+from protograph.report.document import MARKS, Block, Bullets, Details, Heading, Paragraph, Table, as_markdown, plain
 from protograph.training.config import RECIPES
 from protograph.training.loop import SCALE, weighs_operators
 from protograph.variants import find_variant
@@ -114,7 +114,7 @@ def document(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: s
     for table, title in TITLES.items():
         for shots in sorted({row.cell.shots for row in gfsl_rows() if row.table == table}):
             rows = [row for row in gfsl_rows() if row.table == table and row.cell.shots == shots]
-            blocks += [Heading(2, f"{title}, {shots}-shot"), Grid.of(HEAD, _block(rows, known), 2)]
+            blocks += [Heading(2, f"{title}, {shots}-shot"), Table.of(HEAD, _block(rows, known), 2)]
     blocks += [Heading(2, "Novel-Novel beside few-shot methods"), Paragraph(FEW_SHOT), few_shot_table(known)]
     blocks += _study(known) + _others(known) + _findings(found)
     return blocks + _tried(notes.trials) + _learned(ledger) + _last_epochs(ledger)
@@ -221,7 +221,7 @@ def _reached(recipe: str, own: Mapping[Cell, Scores]) -> str:
     return f"`{recipe}`{what}: {said}; {len(own) - len(strictly)} if none were allowed more"
 
 
-def _beside_the_paper(recipe: str, own: Mapping[Cell, Scores]) -> Grid:
+def _beside_the_paper(recipe: str, own: Mapping[Cell, Scores]) -> Table:
     """A row for every cell: what each measure differs by, and whether that reaches the paper."""
     short = shortfalls(own)
     apart = {cell: {name: score.mean - published()[cell][name].mean for name, score in own[cell].items()} for cell in own}
@@ -239,7 +239,7 @@ def _beside_the_paper(recipe: str, own: Mapping[Cell, Scores]) -> Grid:
                 middles = {name: middle([found[name] for found in of_dataset]) for name in MEASURES}
                 rows.append((f"**{what} of {dataset}**", "", *(f"**{text}**" for text in shown(middles)), ""))
     aligned = False, True, *(True for _ in MEASURES), False
-    return Grid((f"by `{recipe}`", "seeds", *MEASURES.values(), "reaches"), tuple(rows), aligned)
+    return Table((f"by `{recipe}`", "seeds", *MEASURES.values(), "reaches"), tuple(rows), aligned)
 
 
 def _falling_short(known: Known, notes: Notes) -> list[Block]:
@@ -258,7 +258,7 @@ def _falling_short(known: Known, notes: Notes) -> list[Block]:
         rows = [_short(cell, known[recipe][cell], found[cell], notes) for cell in sorted(found, key=_in_order)]
         lower = [f"{MEASURES[name]} below what is allowed by" for name in COUNTED]
         head = (f"by `{recipe}`", *(text for name in COUNTED for text in (MEASURES[name], "paper")), *lower, "why")
-        blocks.append(Grid(head, tuple(rows), (False, *(True for _ in COUNTED for _ in range(3)), False)))
+        blocks.append(Table(head, tuple(rows), (False, *(True for _ in COUNTED for _ in range(3)), False)))
     return blocks
 
 
@@ -288,7 +288,7 @@ def _tried(trials: Trials) -> list[Block]:
             what = plain(tried.changes or "as it is")
             rows.append((what, tried.recipe, tried.relations, str(tried.seed), str(tried.epoch), *shown))
         head = (title, "recipe", "relations", "seed", "epoch", *(MEASURES[name] for name in there))
-        blocks.append(Grid.of(head, rows, 3))
+        blocks.append(Table.of(head, rows, 3))
     return blocks
 
 
@@ -360,7 +360,7 @@ FEW_SHOT = (
 )
 
 
-def few_shot_table(known: Known) -> Grid:
+def few_shot_table(known: Known) -> Table:
     """Novel-Novel on miniImageNet beside the few-shot methods that the paper quotes, and ours by every recipe."""
     by_recipe = {recipe: cells for recipe, cells in known.items() if any(_of_few_shot(cell) for cell in cells)}
     head = ["method", "kind", *(f"published, {k}-shot" for k in (1, 5))]
@@ -375,7 +375,7 @@ def few_shot_table(known: Known) -> Grid:
                 own = cells.get(Cell("mini-imagenet", k, VARIANT_OF.get(row.model, "")))
                 texts.append("" if own is None else _marked(str(own["novel_novel"]), own["novel_novel"], paper))
         lines.append((row.model, row.kind, *texts))
-    return Grid.of(head, lines, 2)
+    return Table.of(head, lines, 2)
 
 
 def _of_few_shot(cell: Cell) -> bool:
@@ -392,7 +392,7 @@ def _last_epochs(ledger: Mapping[Task, Entry]) -> list[Block]:
         texts = [str(each[name]) for name in COUNTED for each in (entry.measures, entry.last)]
         rows.append((str(task), str(entry.epoch), str(entry.last_epoch), *texts))
     head = ("run", "chosen", "last", *(f"{MEASURES[name]} of {which}" for name in COUNTED for which in ("chosen", "last")))
-    table = Grid.of(head, rows, 1)
+    table = Table.of(head, rows, 1)
     return [Heading(2, "The last epoch instead of the chosen one"), Paragraph(LAST), Details("Every run", (table,))]
 
 
@@ -409,7 +409,7 @@ def _learned(ledger: Mapping[Task, Entry]) -> list[Block]:
     if not rows:
         return []
     head = ("run", "temperature", "scales", *(MEASURES[name] for name in COUNTED))
-    table = Grid(head, tuple(rows), (False, True, False, *(True for _ in COUNTED)))
+    table = Table(head, tuple(rows), (False, True, False, *(True for _ in COUNTED)))
     return [Heading(2, "What operators came to weigh"), Paragraph(LEARNED), Details("Every run of which it is known", (table,))]
 
 
@@ -434,10 +434,10 @@ def _study(known: Known) -> list[Block]:
                 if any(found):
                     beside.append((label, f"here by `{recipe}`", *("" if each is None else str(each) for each in found)))
         blocks.append(Heading(2, f"Other side information: {usual.dataset}, {usual.shots}-shot, {usual.variant}"))
-        blocks.append(Grid.of(HEAD, rows, 2))
+        blocks.append(Table.of(HEAD, rows, 2))
         if beside:
             heads = [f"{MEASURES[name]} beside {STUDY_OWN[dataset] if other == usual else 'none'}" for other, name in pairs]
-            blocks += [Paragraph(BESIDE), Grid.of(("", "", *heads), beside, 2)]
+            blocks += [Paragraph(BESIDE), Table.of(("", "", *heads), beside, 2)]
     return blocks
 
 
@@ -454,7 +454,7 @@ def _others(known: Known) -> list[Block]:
             }
             for cell in sorted(block, key=lambda cell: (order.get(cell.variant, len(order)), cell.variant)):
                 rows.append(_own_row(cell.variant, recipe, block[cell], _best(block.values())))
-        blocks += [Heading(2, f"{dataset}, {shots}-shot: not in the paper's tables"), Grid.of(HEAD, rows, 2)]
+        blocks += [Heading(2, f"{dataset}, {shots}-shot: not in the paper's tables"), Table.of(HEAD, rows, 2)]
     return blocks
 
 
@@ -473,7 +473,7 @@ def _conclusions(findings: list[Finding]) -> list[Block]:
     return blocks
 
 
-def _verdicts(recipe: str, findings: list[Finding]) -> Grid:
+def _verdicts(recipe: str, findings: list[Finding]) -> Table:
     """One row per conclusion: the verdict by a recipe's cells and by the paper's own numbers, and what each rests on."""
     rows = []
     for finding in findings:
@@ -484,7 +484,7 @@ def _verdicts(recipe: str, findings: list[Finding]) -> Grid:
         rows.append((finding.conclusion.claim, f"**{here.verdict}**", *counts, *means))
     counted = "as claimed", "certainly", "certainly not"
     head = (f"here by `{recipe}`", "verdict", *counted, "mean", "the paper's numbers", "mean", "here less the paper's")
-    return Grid(head, tuple(rows), (False, False, True, True, True, False, False, False, False))
+    return Table(head, tuple(rows), (False, False, True, True, True, False, False, False, False))
 
 
 def _findings(findings: list[Finding]) -> list[Block]:
@@ -505,7 +505,7 @@ def _finding(finding: Finding) -> tuple[Block, ...]:
     return (
         Paragraph(f"The paper: {conclusion.wording}. Read as: {READINGS[conclusion.reading]}."),
         Bullets((f"here: {finding.here}", f"the paper's numbers: {finding.paper}")),
-        Grid(
+        Table(
             ("comparison", "here", "", "the paper's numbers", ""),
             tuple((str(comparison), *ours, *theirs) for comparison, ours, theirs in rows),
             (False, True, False, True, False),

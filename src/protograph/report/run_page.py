@@ -8,7 +8,7 @@ from torch import Tensor
 from protograph.data import Dataset
 from protograph.evaluation.confusions import Answers, strongest
 from protograph.evaluation.metrics import MEASURES
-from protograph.report.document import Block, Figure, Grid, Heading, Paragraph, plain
+from protograph.report.document import Block, Figure, Heading, Paragraph, Table, plain
 from protograph.report.figures import curves, drawn
 from protograph.training.config import RunConfig
 from protograph.training.run import Run
@@ -46,12 +46,12 @@ def run_document(run: Run, measured: Mapping[str, Any], dataset: Dataset, answer
     return blocks
 
 
-def _measures(measured: Mapping[str, Any]) -> Grid:
+def _measures(measured: Mapping[str, Any]) -> Table:
     rows = {f"best epoch ({measured['epoch']})": measured["measures"]}
     if last := measured.get("last_epoch"):
         rows[f"last epoch ({last['epoch']})"] = last["measures"]
     texts = [(name, *(f"{own[key]['mean']:.2f} ± {own[key]['ci95']:.2f}" for key in MEASURES)) for name, own in rows.items()]
-    return Grid.of(("", *MEASURES.values()), texts)
+    return Table.of(("", *MEASURES.values()), texts)
 
 
 def _curves(run: Run) -> list[Block]:
@@ -70,16 +70,16 @@ def _sides(answers: Answers) -> list[Block]:
         parts = [answers.sides[seen, True], answers.sides[seen, False], answers.right[seen]]
         rows.append((f"{label} ({total:,})", *(_percent(part, total) for part in parts)))
     text = f"What queries of seen and of novel classes were answered as, in {answers.episodes} test episodes."
-    return [Paragraph(text), Grid.of(("queries", "as seen", "as novel", "right"), rows)]
+    return [Paragraph(text), Table.of(("queries", "as seen", "as novel", "right"), rows)]
 
 
-def _confused(answers: Answers, dataset: Dataset) -> Grid:
+def _confused(answers: Answers, dataset: Dataset) -> Table:
     of_class = {true: sum(n for (one, _), n in answers.pairs.items() if one == true) for true, _ in answers.pairs}
     rows = [
         (_named(dataset, true), _named(dataset, answer), f"{times:,}", _percent(times, of_class[true]))
         for (true, answer), times in answers.confused(CONFUSED)
     ]
-    return Grid.of(("queries of", "answered as", "times", "of its queries"), rows, 2)
+    return Table.of(("queries of", "answered as", "times", "of its queries"), rows, 2)
 
 
 def _relations(answers: Answers, dataset: Dataset, related: list[str]) -> list[Block]:
@@ -115,16 +115,16 @@ def _relations(answers: Answers, dataset: Dataset, related: list[str]) -> list[B
         ("Wrong answers", ("novel class", "answered as", "times", "the answer took from", "the true class took from"), wrong),
     ):
         sides = tuple(text == "times" for text in head)
-        blocks += [Heading(3, title), Grid(head, tuple(rows), sides) if rows else Paragraph("None.")]
+        blocks += [Heading(3, title), Table(head, tuple(rows), sides) if rows else Paragraph("None.")]
     return blocks
 
 
-def _configuration(config: RunConfig, measured: Mapping[str, Any]) -> Grid:
+def _configuration(config: RunConfig, measured: Mapping[str, Any]) -> Table:
     values = {name: value for name, value in config.to_dict().items() if name not in ("recipe", "plugins")}
     recipe = {f"recipe: {name}": value for name, value in config.to_dict()["recipe"].items()}
     times = {name.replace("_", " "): f"{measured[name]:g}" for name in ("training_seconds",) if name in measured}
     rows = [(name.replace("_", " "), _value(value)) for name, value in {**values, **recipe, **times}.items()]
-    return Grid.of(("setting", "value"), rows, 2)
+    return Table.of(("setting", "value"), rows, 2)
 
 
 def _value(value: Any) -> str:
