@@ -352,7 +352,7 @@ def test_mistakes_are_named() -> None:
         (lambda: quick(unknown=0.1, unknown_label="a").fit(features, labels), "a class is called 'a'"),
         (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "0 images can be held out"),
         (lambda: quick(balance=True).fit(features[::12], labels[::12]), "too few images to balance"),
-        (lambda: Classifier(rate=1e9).fit(features, labels), "training diverged"),
+        (lambda: Classifier(learning_rate=1e9).fit(features, labels), "training diverged"),
         (lambda: quick().fit(features, labels, DENSE[:2]), "2 x 6 matrix for 6 classes"),
         (lambda: quick().fit(features, labels, {("a", "q"): 1.0}), "unknown class in relation 'similarity' 'q'"),
         (lambda: quick().fit(features, labels, "wordnets"), "unknown relation 'wordnets'"),

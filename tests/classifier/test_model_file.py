@@ -1,7 +1,7 @@
 """The model file.
 
-`python tests/test_modelfile.py` wrote tests/data_files/v0.1.pg and its .json: never write them again, since every later version
-must load that very file.
+data_files/v0.1.pg and digits-v1.pg, with their .json, were written by earlier versions: never write them again, since every
+later version must load these very files.
 """
 
 import copy
@@ -20,13 +20,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
+from sklearn.datasets import load_digits
 
 from kept import D, blobs, fitted
 from protograph import AUX, AttributeRelation, Classifier, Op, UnicodeRelation, Variant
 from protograph._internal.errors import InputError
+from protograph._internal.old_names import CLASSIFIER_PARAMETERS, renamed
 from protograph._internal.sealed import metadata, seal, unseal
 from protograph.classifier import model_file as modelfile
-from protograph.classifier.model_file import read_model, variant_from
+from protograph.classifier.model_file import FORMAT_VERSION, read_model, variant_from
 from protograph.variants import VARIANTS
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +91,7 @@ def test_every_variant_can_be_kept(variant: str, tmp_path: Path) -> None:
 
 def test_numbers_of_numpy_are_kept_as_numbers(tmp_path: Path) -> None:
     features, labels = blobs()
-    Classifier(steps=np.int64(2), rate=np.float32(0.1)).fit(features, labels).save(tmp_path / "kept.pg")
+    Classifier(steps=np.int64(2), learning_rate=np.float32(0.1)).fit(features, labels).save(tmp_path / "kept.pg")
     assert Classifier.load(tmp_path / "kept.pg").steps == 2
 
 
@@ -110,21 +112,52 @@ def test_the_file_of_version_0_1_loads() -> None:
     known = Classifier.load(OLD)
     found = answers(known)
     assert (found["classes"], found["predictions"]) == (expected["classes"], expected["predictions"])
-    assert json.loads(json.dumps(found["parameters"])) == expected["parameters"]
+    assert json.loads(json.dumps(found["parameters"])) == renamed(expected["parameters"], CLASSIFIER_PARAMETERS)
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
     assert (found["threshold"], found["bias"]) == pytest.approx((expected["threshold"], expected["bias"]))
     known.add_class("è", queries()[:1], {"look": [0.9, 0.1, 0.5, 0.2]})
     np.testing.assert_allclose(known.prototypes_[-1], expected["added"], atol=1e-5)
 
 
-def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> None:
-    """Change what a file says, with a right checksum."""
+def test_a_file_of_version_1_of_digits_loads() -> None:
+    """A classifier of scikit-learn's digits, written by the code before format version 2, answers as it did then."""
+    file = OLD.with_name("digits-v1.pg")
+    expected = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+    digits, _ = load_digits(return_X_y=True)
+    known = Classifier.load(file)
+    assert metadata(file.read_bytes())["version"] == "1"
+    assert known.learning_rate == 0.2
+    assert known.predict(digits[:200]).tolist() == expected["predict"]
+    np.testing.assert_allclose(known.predict_proba(digits[:10]), expected["proba"], atol=1e-6)
+    for digit, nearest in zip(digits, expected["explain"], strict=False):
+        for answer, (name, probability, parts) in zip(known.explain(digit), nearest, strict=True):
+            assert (answer.name, answer.probability) == (name, pytest.approx(probability, abs=1e-6))
+            values = {(part.name, part.operator): part.value for part in answer.parts}
+            assert values == pytest.approx({(other, label): float(value) for other, label, value in parts}, abs=1e-6)
+
+
+def test_every_version_is_upgraded_to_todays_layout(kept: Path) -> None:
+    def use_old_name(values: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        values["parameters"]["rate"] = values["parameters"].pop("learning_rate")
+
+    known = Classifier.load(kept)
+    assert metadata(kept.read_bytes())["version"] == str(FORMAT_VERSION) == "2"
+    rewritten(kept, use_old_name, version="1")
+    old = Classifier.load(kept)
+    assert old.get_params() == known.get_params() | {"encoder": None}
+    assert np.array_equal(old.predict_proba(queries()), known.predict_proba(queries()))
+    old.save(kept)
+    assert metadata(kept.read_bytes())["version"] == str(FORMAT_VERSION)
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], None], **header: str) -> None:
+    """Change what a file says, and texts of its header, with a right checksum."""
     content = path.read_bytes()
     text, tensors = unseal(content, "classifier")
     values = json.loads(text)
     change(values, tensors)
     said = {name: value for name, value in metadata(content).items() if name not in ("classifier", "digest")}
-    path.write_bytes(seal(tensors, "classifier", json.dumps(values), **said))
+    path.write_bytes(seal(tensors, "classifier", json.dumps(values), **said | header))
 
 
 @pytest.fixture
@@ -136,13 +169,14 @@ def kept(tmp_path: Path) -> Path:
 def test_damaged_and_foreign_files_are_refused_with_the_reason(kept: Path) -> None:
     whole = kept.read_bytes()
     header = metadata(whole)
-    newer = save({"x": torch.zeros(1)}, {**header, "version": "2", "protograph": "9.9"})
+    newer = save({"x": torch.zeros(1)}, {**header, "version": "3", "protograph": "9.9"})
     for content, reason in (
         (b"", "is not a model file"),
         (b"a text, and no tensors", "is not a model file"),
         (save({"x": torch.zeros(1)}), "is not a model file"),
         (save({"x": torch.zeros(1)}, {"format": "pt"}), "not a classifier of Protograph's"),
-        (newer, "version 2 of the format, written by protograph 9.9.*install a newer one"),
+        (newer, "version 3 of the format, written by protograph 9.9.*install a newer one"),
+        (save({"x": torch.zeros(1)}, {**header, "version": "one"}), r"is damaged \(version one of its format\)"),
         (whole[: len(whole) // 2], "is (damaged|not a model file)"),
         (whole[:-1], "is damaged"),
         (whole + b"x", "is damaged"),
@@ -304,17 +338,3 @@ def test_a_relation_without_a_source_and_one_whose_file_is_gone(tmp_path: Path) 
         gone.add_class("g", features[:1])
     gone.add_class("h", features[:1], {"a": 0.5})
     assert read_model(tmp_path / "kept.pg").values["relations"][0]["source"]["spec"].startswith("embeddings:")
-
-
-def write_old() -> None:
-    """Write the fixture, once and for all."""
-    OLD.parent.mkdir(exist_ok=True)
-    known = full()
-    known.save(OLD)
-    expected = answers(known)
-    expected["added"] = known.add_class("è", queries()[:1], {"look": [0.9, 0.1, 0.5, 0.2]}).prototypes_[-1].tolist()
-    OLD.with_suffix(".json").write_text(json.dumps(expected, ensure_ascii=False), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write_old()

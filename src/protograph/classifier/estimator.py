@@ -68,7 +68,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     copies:   augmented copies of each image to train on, where there is an encoder
     steps:    of the training; by default twice the number of classes, from 50 to 300: the fewer classes there are, the sooner
               new ones suffer from what is learned of them
-    rate, seed: of the training
+    learning_rate, seed: of the training
 
     classes_:    labels, the fitted ones sorted, then the added ones in the order they came
     prototypes_: [V, D], in that order
@@ -98,7 +98,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         shots: tuple[int, int] = (1, 5),
         copies: int = 4,
         steps: int | None = None,
-        rate: float = 0.2,
+        learning_rate: float = 0.2,
         seed: int = 0,
     ) -> None:
         self.encoder = encoder
@@ -110,7 +110,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.shots = shots
         self.copies = copies
         self.steps = steps
-        self.rate = rate
+        self.learning_rate = learning_rate
         self.seed = seed
 
     def fit(self, X: Any, y: Any, relations: Any = None, progress: Progress | None = None) -> Self:  # noqa: N803
@@ -127,7 +127,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, targets = np.unique(labels, return_inverse=True)
         names = [str(label) for label in classes]
         self._check_names(names)
-        recipe = fitting_recipe(len(names), self.steps, self.rate)
+        recipe = fitting_recipe(len(names), self.steps, self.learning_rate)
         kept = keep_relations(relations, names)
         variant = choose_variant(self.variant, bool(kept))
         rows: dict[int, list[int]] = {class_id: [] for class_id in range(len(names))}

@@ -114,14 +114,14 @@ def choose_variant(named: str | Variant | None, related: bool) -> Variant:
     return variant
 
 
-def fitting_recipe(classes: int, steps: int | None, rate: float) -> Recipe:
+def fitting_recipe(classes: int, steps: int | None, learning_rate: float) -> Recipe:
     """How prototypes and graph block of so many classes are trained; the steps, where none are given, by their number.
 
     The fewer classes act as new in training, the sooner is learned by heart what new ones look like: on features of CUB, more
     than 50 steps on 12 classes already cost classes added from one example half of their accuracy.
     """
     wanted = min(FROZEN.steps, max(FEWEST_STEPS, 2 * classes)) if steps is None else steps
-    return replace(FROZEN, steps=max(1, wanted), learning_rate=rate)  # a recipe has at least one step
+    return replace(FROZEN, steps=max(1, wanted), learning_rate=learning_rate)  # a recipe has at least one step
 
 
 def hold_out(members: Mapping[int, Sequence[int]], seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

@@ -24,6 +24,7 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph._internal.files import followed, unfinished, write_atomically
 from protograph._internal.locks import hold_lock
+from protograph._internal.old_names import CLASSIFIER_PARAMETERS, renamed
 from protograph._internal.sealed import metadata, seal, unseal, with_prefix
 from protograph._version import __version__
 from protograph.classifier.inputs import Encoder, KeptEncoder
@@ -32,7 +33,8 @@ from protograph.nn.backbones import Centred
 from protograph.relations.stored import describe, restore
 from protograph.variants import OPERATORS, Op, Variant, build
 
-FORMAT, VERSION = "protograph-classifier", 1
+FORMAT = "protograph-classifier"
+FORMAT_VERSION = 2  # of the files this code writes; it reads every version from 1 on
 WAIT = 60.0  # seconds that a change waits for another process's
 
 
@@ -99,7 +101,7 @@ def pack(contents: Contents) -> bytes:
         "classifier",
         json.dumps(values, ensure_ascii=False, default=lambda number: number.item()),  # numpy's own numbers
         format=FORMAT,
-        version=str(VERSION),
+        version=str(FORMAT_VERSION),
         protograph=__version__,
     )
 
@@ -112,14 +114,10 @@ def unpack(content: bytes, path: Path) -> Contents:
         raise InputError(f"{path} is not a model file ({error}): give one that `fit` made") from error
     if said.get("format") != FORMAT:
         raise InputError(f"{path} is a safetensors file, but not a classifier of Protograph's: give one that `fit` made")
-    if said.get("version") != str(VERSION):
-        raise InputError(
-            f"{path} has version {said.get('version')} of the format, written by protograph {said.get('protograph')}; this is "
-            f"{__version__} and reads version {VERSION}: install a newer one"
-        )
+    version = _format_version(said, path)
     try:
         text, tensors = unseal(content, "classifier")
-        values = json.loads(text)
+        values = upgraded(json.loads(text), version)
         strange = sorted({op["kind"] for op in values["variant"]["operators"]} - OPERATORS.keys())
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
@@ -132,6 +130,26 @@ def unpack(content: bytes, path: Path) -> Contents:
     except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
         raise _damaged(path, error) from error
     return Contents(space, kept, values)
+
+
+def upgraded(values: dict[str, Any], version: int) -> dict[str, Any]:
+    """Return the JSON of a file of any known version in the layout of today's."""
+    if version < 2:  # `rate` became `learning_rate`
+        values["parameters"] = renamed(values["parameters"], CLASSIFIER_PARAMETERS)
+    return values
+
+
+def _format_version(header: Mapping[str, str], path: Path) -> int:
+    """Return the version of a file's format, if this code reads it."""
+    text = str(header.get("version"))
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"{path} is damaged (version {text} of its format): restore a copy, or fit again")
+    if int(text) > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has version {text} of the format, written by protograph {header.get('protograph')}; this is protograph "
+            f"{__version__}, which reads versions 1 to {FORMAT_VERSION}: install a newer one"
+        )
+    return int(text)
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
