@@ -23,8 +23,11 @@ if TYPE_CHECKING:  # with `as`, type checkers take a name as public
     from protograph.episodes import sample as sample
     from protograph.evaluation.metrics import Measure as Measure
     from protograph.evaluation.metrics import evaluate as evaluate
+    from protograph.nn.backbones import Backbone as Backbone
     from protograph.nn.backbones import Conv4 as Conv4
     from protograph.nn.backbones import ResNet12 as ResNet12
+    from protograph.nn.backbones import batch_norm_parts as batch_norm_parts
+    from protograph.nn.backbones import register_backbone as register_backbone
     from protograph.nn.classify import CosineClassifier as CosineClassifier
     from protograph.nn.classify import SquaredDistance as SquaredDistance
     from protograph.nn.graph import GraphBlock as GraphBlock
@@ -74,7 +77,7 @@ _MODULES = {
     ),
     "episodes": ("EpisodeSpec", "Episodes", "fixed_episodes", "sample"),
     "evaluation.metrics": ("Measure", "evaluate"),
-    "nn.backbones": ("Conv4", "ResNet12"),
+    "nn.backbones": ("Backbone", "Conv4", "ResNet12", "batch_norm_parts", "register_backbone"),
     "nn.classify": ("CosineClassifier", "SquaredDistance"),
     "nn.graph": ("GraphBlock", "GraphLayer"),
     "nn.model": ("GraphPrototypeNetwork",),

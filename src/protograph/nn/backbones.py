@@ -1,6 +1,12 @@
-"""Images [n, C, H, W] -> features [n, D]."""
+"""Backbones: networks from images [n, C, H, W] to features [n, D].
+
+Training passes the support and query images of its episodes together, as the parts of one batch, and batch norm must see each
+part alone. A backbone that is any module is called once for each part. A `Backbone` gets the whole batch with the sizes of its
+parts, and may run everything but batch norm on the whole batch at once.
+"""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,18 +18,55 @@ from protograph.device import TRITON
 from protograph.nn.classify import normalise
 
 
-class Conv4(nn.Module):
+class Backbone(nn.Module, ABC):
+    """A network that takes the parts of a batch itself."""
+
+    @abstractmethod
+    def forward(self, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """Return the features of a batch.
+
+        In training, the result must be that of one call for each part in turn, running statistics of batch norm included. In
+        evaluation mode the parts make no difference. `batch_norm_parts` is what most backbones need.
+
+        Args:
+            images: [n, C, H, W]
+            parts: how many of the n images each part has, in order; by default all are one part
+
+        Returns:
+            [n, D]
+
+        """
+
+
+def embed_parts(backbone: nn.Module, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+    """Return the features [n, D] of images [n, C, H, W] whose `parts` batch norm sees alone in training."""
+    if isinstance(backbone, Backbone):
+        features: Tensor = backbone(images, parts)
+    elif parts is None or len(parts) == 1 or not backbone.training:
+        features = backbone(images)
+    else:
+        features = torch.cat([backbone(part) for part in torch.split(images, list(parts))])
+    return features
+
+
+def batch_norm_parts(norm: nn.Module, inputs: Tensor, parts: Sequence[int]) -> Tensor:
+    """Return what batch norm makes of each of the parts of `inputs` [n, ...] alone, joined again to [n, ...]."""
+    outputs = [norm(part) for part in torch.split(inputs, list(parts))]
+    return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+
+
+class Conv4(Backbone):
     r"""Four blocks of 3x3 convolution, batch norm, ReLU and 2x2 max-pooling, flattened.
 
     84 px become 5 x 5, so the widths 64-64-128-128 give D = 128 * 5 * 5 = 3200. Cosine models drop the last block's ReLU
     (its pooling stays); Prototypical Networks keep it.
 
     Args:
-        widths: channels of the four blocks
-        channels: channels of the images
+        widths: the channels of the four blocks
+        channels: the channels of the images
         last_relu: whether the last block has its ReLU
-        mirror: whether features in evaluation mode are the mean of an image's and its mirror image's,
-            :math:`\tfrac12 (f(x) + f(x\,\mathrm{flipped}))`, for images of which training flips every other one
+        mirror: whether features in evaluation mode are the mean of those of an image and of its mirror image,
+            :math:`\tfrac12 (f(x) + f(x\,\mathrm{flipped}))`; for images that training flips at random
 
     """
 
@@ -41,7 +84,7 @@ class Conv4(nn.Module):
             channels = width
 
     def forward(self, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """[n, C, H, W] -> [n, D]; in training batch norm sees each of the `parts` of the n images apart."""
+        """Return features [n, D] of images [n, C, H, W]; in training batch norm sees each of the `parts` alone."""
         parts = parts or (images.shape[0],)
         features = self._features(images, parts)
         if self.mirror and not self.training:
@@ -56,7 +99,7 @@ class Conv4(nn.Module):
 
 
 def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Tensor:
-    """Convolution, batch norm apart for each part, ReLU or not, and pooling; what can be is one function on a GPU."""
+    """Return the outputs of one block, with batch norm of each part alone; on a GPU, kernels fuse what they can."""
     conv, norm, relu, pool = block
     if not norm.training:  # the largest of four is the same before and after a ReLU
         normed = norm(conv(inputs)) if inputs.is_cuda else conv_norm(conv, norm, inputs)  # type: ignore[arg-type]
@@ -73,12 +116,11 @@ def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Te
         from protograph.kernels.norm_pool import norm_relu_pool
 
         return norm_relu_pool(outputs, norm, isinstance(relu, nn.ReLU), parts)  # type: ignore[arg-type]
-    apart = [norm(part) for part in torch.split(outputs, list(parts))]
-    return pool(relu(torch.cat(apart) if len(apart) > 1 else apart[0]))  # type: ignore[no-any-return]
+    return pool(relu(batch_norm_parts(norm, outputs, parts)))  # type: ignore[no-any-return]
 
 
 def conv_norm(conv: nn.Conv2d, norm: nn.BatchNorm2d, inputs: Tensor) -> Tensor:
-    r"""Convolution and batch norm in evaluation mode as one convolution,
+    r"""Return convolution and batch norm in evaluation mode, computed as one convolution,
 
     .. math:: \frac{\gamma}{\sigma} (w * x - \mu) + \beta.
     """
@@ -100,7 +142,7 @@ class ResNet12(nn.Module):
             channels = width
 
     def forward(self, images: Tensor) -> Tensor:
-        """[n, C, H, W] -> [n, 640]."""
+        """Return features [n, 640] of images [n, C, H, W]."""
         features: Tensor = self.blocks(images)
         return features.mean(dim=(2, 3))
 
@@ -124,25 +166,25 @@ class ResidualBlock(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu", a=0.1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[n, C, H, W] -> [n, width, H // 2, W // 2]."""
+        """Return [n, width, H // 2, W // 2] of inputs [n, C, H, W]."""
         pooled: Tensor = self.pool(self.activation(self.path(inputs) + self.shortcut(inputs)))
         return pooled
 
 
 class Flatten(nn.Module):
-    """The identity, for features computed elsewhere: [n, ...] -> [n, D]."""
+    """The identity, for features [n, D] computed elsewhere."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """Flatten all but the first dimension."""
+        """Return features [n, ...] flattened to [n, D]."""
         return features.flatten(1)
 
 
 class Centred(nn.Module):
-    """Features of a frozen encoder less what all of them share, so that cosines compare what tells them apart.
+    """Features of a frozen encoder minus their centre, so that cosines compare only what differs between classes.
 
     Args:
         centre: [D]
-        radius: how far features lie from it
+        radius: the mean distance of features from the centre
 
     """
 
@@ -156,9 +198,9 @@ class Centred(nn.Module):
 
     @classmethod
     def of(cls, classes: Sequence[Tensor]) -> "Centred":
-        """At the mean of the means of several classes' features [n, D]; of a single class, nowhere.
+        """Centre at the mean of the class means of the features [n, D] of several classes; a single class is not centred.
 
-        Every class counts alike: a class of many images would otherwise be centred at itself, and nothing left of it.
+        All classes count alike. Otherwise a class with most of the images would lie at the centre and lose its direction.
         """
         if len(classes) < 2:
             return cls(torch.zeros_like(classes[0][0]))
@@ -166,17 +208,17 @@ class Centred(nn.Module):
         return cls(centre, torch.stack([(features - centre).norm(dim=1).mean() for features in classes]).mean().item())
 
     def forward(self, features: Tensor) -> Tensor:
-        """[n, D] -> [n, D]."""
+        """Return features [n, D] minus the centre."""
         return features - self.centre
 
     def back(self, prototypes: Tensor) -> Tensor:
-        """Where features like prototypes [V, D], of which only the direction counts, would lie before they are centred."""
+        """Return where features with the directions of prototypes [V, D] lie before they are centred."""
         return self.centre + self.radius * normalise(prototypes)
 
 
-Backbone = Callable[[int, bool], nn.Module]  # (channels, last_relu) -> images [n, C, H, W] to features [n, D]
+BackboneBuilder = Callable[[int, bool], nn.Module]  # (channels, last_relu) -> network
 
-BACKBONES: dict[str, Backbone] = {
+BACKBONES: dict[str, BackboneBuilder] = {
     "conv4-64-128": lambda channels, last_relu: Conv4((64, 64, 128, 128), channels, last_relu),
     "conv4-128": lambda channels, last_relu: Conv4((128, 128, 128, 128), channels, last_relu),
     "conv4-128-mirror": lambda channels, last_relu: Conv4((128, 128, 128, 128), channels, last_relu, mirror=True),
@@ -188,20 +230,37 @@ BACKBONES: dict[str, Backbone] = {
 }
 
 
+def register_backbone(name: str, build: BackboneBuilder) -> None:
+    """Make a backbone known by its name, to `configure` and to the command.
+
+    Args:
+        name: what `backbone=` and `--backbone` are given
+        build: called as `build(channels, last_relu)`; returns a new network from images [n, C, H, W] to features [n, D].
+            `channels` is C; `last_relu` is whether the variant wants features that end in a ReLU, and may be ignored
+
+    """
+    BACKBONES[name] = build
+
+
 def build_backbone(name: str, channels: int, last_relu: bool) -> nn.Module:
-    """A backbone by its name."""
+    """Return a new backbone by its name.
+
+    Raises:
+        InputError: no backbone has this name
+
+    """
     if name not in BACKBONES:
         raise unknown_name("backbone", name, BACKBONES)
     return BACKBONES[name](channels, last_relu)
 
 
 def feature_count(backbone: nn.Module, image_shape: tuple[int, ...]) -> int:
-    """D of a backbone for images of this shape, found by passing one through."""
+    """Return D of a backbone for images of this shape, by passing one image through it."""
     modes = {module: module.training for module in backbone.modules()}
     with torch.no_grad():
         features: Tensor = backbone.eval()(torch.zeros(1, *image_shape))
     for module, training in modes.items():
         module.training = training
     if features.ndim != 2:
-        raise ValueError(f"a backbone must answer features [n, D], not {tuple(features.shape)}")
+        raise ValueError(f"a backbone must return features [n, D], not {tuple(features.shape)}")
     return features.shape[1]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from protograph.nn.backbones import Conv4
+from protograph.nn.backbones import embed_parts
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.graph import GraphBlock
 from protograph.nn.operators import Context, KeySimilarity, Operator, Weights, over_shots, without
@@ -55,18 +55,13 @@ class GraphPrototypeNetwork(nn.Module):
         self.precision = torch.float32  # of the backbone; everything behind it is at least that
 
     def embed(self, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """Features [n, D] of images [n, C, H, W], as float32 or wider whatever the backbone's precision.
+        """Return features [n, D] of images [n, C, H, W], in float32 or wider whatever the backbone's precision.
 
-        In training, batch norm sees each of the `parts` of the n images apart.
+        In training, batch norm sees each of the `parts` of the n images alone.
         """
         half = self.precision != torch.float32
         with torch.autocast(images.device.type, self.precision, enabled=half):
-            if parts is None or len(parts) == 1 or not self.backbone.training:
-                features: Tensor = self.backbone(images)
-            elif isinstance(self.backbone, Conv4):
-                features = self.backbone(images, parts)
-            else:
-                features = torch.cat([self.backbone(part) for part in torch.split(images, list(parts))])
+            features = embed_parts(self.backbone, images, parts)
         return features.float() if half else features
 
     def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int) -> Context:
