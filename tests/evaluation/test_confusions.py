@@ -29,8 +29,9 @@ def test_answers_are_those_of_a_naive_recount(toy: Dataset, toy_config: Callable
         layer.scales.copy_(torch.linspace(-0.5, 1.5, len(layer.scales)))
         for theta in layer.thetas.values():
             theta.copy_(torch.randn(theta.shape))
-    found = collect(model, toy, config, EPISODES)
+        model, toy, evaluation_spec(toy, "test", config.recipe.ways, config.shots, config.recipe.test_queries), EPISODES
     spec = evaluation_spec(toy, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
+    found = collect(model, toy, spec, EPISODES)
     pairs: Counter[tuple[int, int]] = Counter()
     taken: dict[tuple[int, int], list[float]] = {}
     right = {True: 0, False: 0}

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from protograph.cli import app
 from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.evaluation.confusions import collect, strongest
+from protograph.evaluation.metrics import evaluation_spec
 from protograph.report.document import Figure, Heading, Paragraph, Table, as_html, plain
 from protograph.report.run_page import _value, run_document
 from protograph.training import loop as training
@@ -42,7 +43,8 @@ def test_a_page_shows_what_the_run_measured_and_answered(folder: Path, named: Da
     run = Run.open(folder)
     measured = run.measures
     assert measured is not None
-    answers = collect(trained_model(run, named), named, run.config, 20)
+    spec = evaluation_spec(named, "test", run.config.recipe.ways, run.config.shots, run.config.recipe.test_queries)
+    answers = collect(trained_model(run, named), named, spec, 20)
     blocks = run_document(run, measured, named, answers, ["kinship"])
     titles = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
     assert titles == [
@@ -89,7 +91,8 @@ def test_a_page_shows_what_the_run_measured_and_answered(folder: Path, named: Da
 
 def test_a_variant_without_relations_says_so(folder: Path, named: Dataset) -> None:
     run = Run.open(folder)
-    answers = collect(trained_model(run, named), named, run.config, 2)
+    spec = evaluation_spec(named, "test", run.config.recipe.ways, run.config.shots, run.config.recipe.test_queries)
+    answers = collect(trained_model(run, named), named, spec, 2)
     blocks = run_document(run, run.measures or {}, named, answers, [])
     assert Paragraph("This variant relates no class to another.") in blocks
 

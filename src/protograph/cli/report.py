@@ -12,6 +12,7 @@ from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.evaluate import dataset_of
 from protograph.cli.options import AsJson, Device, Root, find_device
 from protograph.evaluation.confusions import collect, related_labels
+from protograph.evaluation.metrics import evaluation_spec
 from protograph.paper.page import results_document
 from protograph.report.document import Block, as_html
 from protograph.report.run_page import run_document
@@ -60,6 +61,7 @@ def of_run(folder: Path, root: Path | None, episodes: int, device: str, progress
     place = find_device(device)
     dataset = dataset_of(run, root, progress)
     model = trained_model(run, dataset)
-    answers = collect(model.to(place), dataset, run.config, episodes, progress)
+    spec = evaluation_spec(dataset, "test", run.config.recipe.ways, run.config.shots, run.config.recipe.test_queries)
+    answers = collect(model.to(place), dataset, spec, episodes, progress)
     title = f"{run.config.variant}, {run.config.dataset}, {run.config.shots}-shot"
     return title, run_document(run, measured, dataset, answers, list(related_labels(model)))

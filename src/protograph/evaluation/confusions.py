@@ -12,12 +12,11 @@ from torch import Tensor
 
 from protograph._internal.progress import Progress, Silent
 from protograph.data import Dataset
-from protograph.episodes import fixed_episodes
-from protograph.evaluation.metrics import EVALUATION_SEED, cached, evaluation_spec
+from protograph.episodes import EpisodeSpec, fixed_episodes
+from protograph.evaluation.metrics import EVALUATION_SEED, cached
 from protograph.nn.graph import GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context
-from protograph.training.config import RunConfig
 
 Pair = tuple[int, int]  # class ids: what a query was, and what it was answered as
 
@@ -70,12 +69,11 @@ def strongest(shares: Tensor, own: int, count: int) -> list[tuple[int, float]]:
 
 @torch.inference_mode()
 def collect(
-    model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, episodes: int = 600, progress: Progress | None = None
+    model: GraphPrototypeNetwork, dataset: Dataset, spec: EpisodeSpec, episodes: int = 600, progress: Progress | None = None
 ) -> Answers:
     """The answers in the first of the test episodes that the measures are taken on, computed where the model is."""
     progress = progress or Silent()
-    recipe, store = config.recipe, dataset.store.to(next(model.parameters()).device)
-    spec = evaluation_spec(dataset, "test", recipe.ways, config.shots, recipe.test_queries)
+    store = dataset.store.to(next(model.parameters()).device)
     features, placed = cached(model, store, fixed_episodes(spec, EVALUATION_SEED, episodes), progress)
     answers = Answers(len(dataset.classes), episodes)
     with progress.task("read answers", episodes, "episodes") as advance:
