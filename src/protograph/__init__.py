@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # with `as`, type checkers take a name as public
     from protograph.relations import SentenceRelation as SentenceRelation
     from protograph.relations import UnicodeRelation as UnicodeRelation
     from protograph.relations import WordNetRelation as WordNetRelation
+    from protograph.relations import register_relation as register_relation
     from protograph.training.config import RECIPES as RECIPES
     from protograph.training.config import Recipe as Recipe
     from protograph.training.config import RunConfig as RunConfig
@@ -91,6 +92,7 @@ _MODULES = {
         "SentenceRelation",
         "UnicodeRelation",
         "WordNetRelation",
+        "register_relation",
     ),
     "training.config": ("RECIPES", "Recipe", "RunConfig"),
     "training.loop": ("configure", "train"),

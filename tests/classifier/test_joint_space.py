@@ -8,7 +8,7 @@ from protograph.classifier.joint_space import JointSpace
 from protograph.nn.backbones import Centred
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context, Operator
-from protograph.relations import keep_relations
+from protograph.relations import ClassHint, keep_relations
 from protograph.training.loop import set_parameters
 from protograph.variants import AUX, VARIANTS, Op, Variant, build, register_operator
 
@@ -82,7 +82,7 @@ def test_a_class_that_acts_as_new_is_as_if_it_were_added_last(name: str) -> None
 
     def add(to: JointSpace, row: int, name: str, examples: Tensor) -> None:
         told = {other: alike[row, names.index(other)].item() for other in to.names}
-        to.add(name, examples, {"similarity": told} if related else {})
+        to.add(name, examples, {"similarity": ClassHint(told)} if related else {})
 
     names = [*NAMES, "new", "newer"]
     for row in (S, S + 1):

@@ -391,10 +391,12 @@ def test_a_class_that_wordnet_is_asked_about_is_told_by_the_sense_it_was_taken_f
     np.savez(tmp_path / "new.npz", vectors=-vectors[:1])
     model = tmp_path / "one.pg"
     answer("fit", tmp_path / "vectors.npz", "--out", model, f"--relations=wordnet:{tmp_path / 'wn'}")
-    taken = "WordNet takes 'crane' for crane.n.01 (a large bird; long legs); --like names another sense"
+    taken = "relation 'wordnet' takes 'crane' for crane.n.01 (a large bird; long legs); --like names another sense"
     assert answer("add-class", model, "crane", tmp_path / "new.npz")["notes"] == [taken]
     (other,) = answer("add-class", model, "hoist", tmp_path / "new.npz", "--like=crane.n.02")["notes"]
-    assert other == "WordNet takes 'crane.n.02' for crane.n.02 (lifts and moves heavy objects)", "which was asked for"
+    assert other == "relation 'wordnet' takes 'crane.n.02' for crane.n.02 (lifts and moves heavy objects)", (
+        "which was asked for"
+    )
     assert (
         answer("add-class", model, "lift", tmp_path / "new.npz", f"--like={ids[5]}")["notes"] == []
     )  # an id means what it means
@@ -419,7 +421,7 @@ def test_fit_goes_on_without_what_wordnet_lacks_and_says_so(tmp_path: Path) -> N
     assert relation.known == ("bird", "box", "goose", None)
     assert f"note: {note}" in protograph(*line).stderr
     (taken,) = answer("add-class", tmp_path / "one.pg", "crane", tmp_path / "vectors.npz")["notes"]
-    assert taken.startswith("WordNet takes 'crane' for crane.n.01"), "the file still knows whom to ask"
+    assert taken.startswith("relation 'wordnet' takes 'crane' for crane.n.01"), "the file still knows whom to ask"
 
 
 def test_what_users_are_warned_of_becomes_notes_each_once() -> None:

@@ -7,6 +7,7 @@ import torch
 from protograph._internal.errors import InputError
 from protograph.relations import (
     AttributeRelation,
+    ClassHint,
     EdgeRelation,
     EmbeddingRelation,
     KeptRelation,
@@ -15,7 +16,6 @@ from protograph.relations import (
     keep_relations,
     kept,
 )
-from protograph.relations.stored import describe, restore
 
 NAMES = ("a", "b", "c")
 DENSE = torch.tensor([[1.0, 0.2, 0.4], [0.3, 1.0, 0.6], [0.5, 0.1, 1.0]])
@@ -23,14 +23,14 @@ DENSE = torch.tensor([[1.0, 0.2, 0.4], [0.3, 1.0, 0.6], [0.5, 0.1, 1.0]])
 
 def again(relation: KeptRelation) -> KeptRelation:
     """What a model file makes of it."""
-    return restore(*describe(relation))
+    return KeptRelation.restore(*relation.describe())
 
 
 def test_a_dense_relation_grows_by_what_is_told_and_the_lowest_similarity_otherwise():
     (relation,) = keep_relations(DENSE, NAMES).values()
     assert relation.floor == pytest.approx(0.1)
     for one in (relation, again(relation)):
-        grown, known = one.added("new", NAMES, {"b": 0.9})
+        grown, known = one.added("new", NAMES, ClassHint({"b": 0.9}))
         assert known
         expected = [[*row, value] for row, value in zip(DENSE.tolist(), (0.1, 0.9, 0.1), strict=True)] + [[0.1, 0.9, 0.1, 1.0]]
         assert grown.similarities.tolist() == [pytest.approx(row) for row in expected]
@@ -66,7 +66,7 @@ def test_a_source_that_knows_two_classes_at_most_is_refused():
 def test_a_class_that_is_told_of_is_as_alike_to_itself_as_the_others_are(sparse):
     scaled = 70 * DENSE
     (relation,) = keep_relations(scaled.to_sparse_coo() if sparse else scaled, NAMES).values()
-    grown, _ = relation.added("new", NAMES, {"a": 40.0})
+    grown, _ = relation.added("new", NAMES, ClassHint({"a": 40.0}))
     matrix = grown.similarities.to_dense()
     assert matrix[3, 3].item() == pytest.approx(70)
     assert matrix[3, 0].item() == matrix[0, 3].item() == 40
@@ -77,7 +77,7 @@ def test_a_sparse_relation_grows_by_the_edges_that_are_told():
     assert relation.similarities.to_dense().tolist() == [
         pytest.approx(row) for row in ([1.0, 0.5, 0.2], [0.7, 1.0, 0.0], [0.2, 0.0, 1.0])
     ]
-    grown, known = relation.added("new", NAMES, {"c": 0.0, "a": 0.4})
+    grown, known = relation.added("new", NAMES, ClassHint({"c": 0.0, "a": 0.4}))
     assert known
     edges = {tuple(pair) for pair in grown.similarities.indices().T.tolist()}
     assert {(3, 2), (2, 3), (3, 0), (0, 3), (3, 3)} <= edges, "a similarity of zero is an edge too"
@@ -102,7 +102,7 @@ def test_a_sparse_relation_grows_by_the_edges_that_are_told():
 )
 @pytest.mark.parametrize("asked", [1, 256])
 def test_a_source_answers_for_new_classes_as_for_all_together(source, asked, monkeypatch):
-    monkeypatch.setattr(kept, "ASKED", asked)
+    monkeypatch.setattr(kept, "CLASSES_PER_REQUEST", asked)
     (relation,) = keep_relations(source, NAMES).values()
     grown, known = relation.added("d", NAMES)
     assert known
@@ -125,30 +125,30 @@ def test_attributes_are_taken_as_a_vector_and_stay():
     source = AttributeRelation(table, NAMES, centred=True)
     (relation,) = keep_relations(source, NAMES).values()
     vector = torch.tensor([0.1, 0.9, 0.3, 0.4], dtype=torch.float64)
-    grown, _ = relation.added("new", NAMES, vector)
-    grown, _ = again(grown).added("a", (*NAMES, "new"), 2 * vector)  # a name that its table has already
+    grown, _ = relation.added("new", NAMES, ClassHint(attributes=vector))
+    grown, _ = again(grown).added("a", (*NAMES, "new"), ClassHint(attributes=2 * vector))  # a name that its table has already
     centred = torch.cat([table, vector[None], 2 * vector[None]]) - table.mean(0)
     for row in range(5):
         for column in range(5):
             expected = torch.dot(centred[row], centred[column]) / (centred[row].norm() * centred[column].norm())
             assert grown.similarities[row, column].item() == pytest.approx(expected.item(), abs=1e-6)
     with pytest.raises(InputError, match="class 'x' has 2 attributes, but relation 'attributes' has 4"):
-        relation.added("x", NAMES, vector[:2])
+        relation.added("x", NAMES, ClassHint(attributes=vector[:2]))
 
 
 def test_a_class_may_be_known_to_the_source_by_another_name():
     (relation,) = keep_relations(UnicodeRelation({"base": 1.0, "script": 1.0}), NAMES).values()
-    grown, _ = relation.added("the first", NAMES, "á")
+    grown, _ = relation.added("the first", NAMES, ClassHint(alias="á"))
     assert grown.known == ("a", "b", "c", "á")
     assert grown.similarities[3, 0].item() == pytest.approx(1.0)
     with pytest.raises(InputError, match="'42' is not a single letter"):
-        relation.added("x", NAMES, "42")
+        relation.added("x", NAMES, ClassHint(alias="42"))
 
 
 def test_what_was_told_of_a_class_is_not_asked_of_the_source():
     (relation,) = keep_relations(UnicodeRelation({"base": 1.0, "script": 1.0}), NAMES).values()
-    grown, _ = relation.added("42", NAMES, {"a": 0.3})
-    grown, _ = grown.added("á", (*NAMES, "42"))
+    grown, _ = relation.added("42", NAMES, ClassHint({"a": 0.3}))
+    grown, _ = grown.added("á", (*NAMES, ClassHint(alias="42")))
     assert grown.similarities[4, 3].item() == pytest.approx(relation.floor)
     assert math.isclose(grown.similarities[4, 0].item(), 1.0, rel_tol=1e-6)
 

@@ -9,7 +9,6 @@ from wordnet_files import write_wordnet
 
 from protograph._internal.errors import InputError
 from protograph.relations import (
-    KINDS,
     AttributeRelation,
     EdgeRelation,
     EmbeddingRelation,
@@ -18,8 +17,8 @@ from protograph.relations import (
     SentenceRelation,
     WordNetRelation,
     canonical_name,
+    named_kinds,
     open_relations,
-    registry,
 )
 
 OWN = {"kinship": MatrixRelation(torch.eye(2), ["a", "b"], "kinship")}
@@ -103,16 +102,16 @@ def test_drive_letter_is_no_kind():
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
-    ("text", "setting", "who"),
+    ("text", "setting", "takers"),
     [
-        ("wordnet:wn", {"centred": True}, "attributes and embeddings"),
-        ("same.npz", {"centred": False}, "attributes and embeddings"),
-        ("attributes:table.csv", {"measure": "path"}, "edges"),
-        ("names", {"power": 2}, "edges"),
+        ("wordnet:wn", {"centred": True}, "attributes and embeddings have"),
+        ("same.npz", {"centred": False}, "attributes and embeddings have"),
+        ("attributes:table.csv", {"measure": "path"}, "edges have"),
+        ("names", {"power": 2}, "edges have"),
     ],
 )
-def test_setting_that_would_be_ignored_is_an_error(text, setting, who):
-    with pytest.raises(InputError, match=f"has no setting '{next(iter(setting))}': it is for {who}"):
+def test_setting_that_would_be_ignored_is_an_error(text, setting, takers):
+    with pytest.raises(InputError, match=f"has no setting '{next(iter(setting))}': only {takers}"):
         RelationSpec.parse(text).open(**setting)
 
 
@@ -147,5 +146,6 @@ def test_relations_of_one_label_are_an_error_that_names_both():
 
 
 def test_every_kind_is_described():
-    assert set(KINDS) >= {kind for kinds in registry.SETTINGS.values() for kind in kinds}
-    assert all(KINDS.values())
+    kinds = named_kinds()
+    assert set(kinds) == {"attributes", "edges", "embeddings", "matrix", "names", "wordnet"}
+    assert all(kind.help.startswith(name) for name, kind in kinds.items())

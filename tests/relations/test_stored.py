@@ -5,13 +5,13 @@ import torch
 from wordnet_files import write_wordnet
 
 from protograph._internal.errors import InputError
-from protograph.relations import EmbeddingRelation, WordNetRelation, keep_relations
-from protograph.relations.stored import Named, describe, restore
+from protograph.relations import ClassHint, EmbeddingRelation, KeptRelation, WordNetRelation, keep_relations
+from protograph.relations.stored import StoredRelation, name_relation
 
 
 def through_json(relation):
-    values, tensors = describe(relation)
-    return restore(json.loads(json.dumps(values)), tensors)
+    values, tensors = relation.describe()
+    return KeptRelation.restore(json.loads(json.dumps(values)), tensors)
 
 
 def test_wordnet_is_asked_again_where_it_is(tmp_path, monkeypatch):
@@ -21,38 +21,45 @@ def test_wordnet_is_asked_again_where_it_is(tmp_path, monkeypatch):
     (made,) = keep_relations(WordNetRelation(tmp_path), names).values()
     for relation in (given, made, through_json(given)):
         again = through_json(relation)
-        assert isinstance(again.source, Named)
+        assert isinstance(again.source, StoredRelation)
         grown, known = again.added("house finch", names)
         assert known
         whole = WordNetRelation(tmp_path).similarities((*names, "house finch"))
         torch.testing.assert_close(grown.similarities, whole)
     monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
-    values, _ = describe(made)
+    values, _ = made.describe()
     assert values["source"] == {"kind": "named", "spec": "wordnet"}, "the usual place needs no path"
 
 
 def test_a_source_that_cannot_go_along_is_left_out_and_says_so():
     vectors = EmbeddingRelation(torch.eye(3), ("a", "b", "c"))
     (relation,) = keep_relations(vectors, ("a", "b")).values()
-    with pytest.warns(UserWarning, match="'embedding' is kept without its source, a EmbeddingRelation"):
+    with pytest.warns(UserWarning, match="'embedding' is kept without its source, which was made in Python"):
         again = through_json(relation)
     assert again.source is None
     assert again.known == ("a", "b")
     with pytest.warns(UserWarning, match="'c' is taken as unrelated: relation 'embedding' was kept without its source"):
         again.added("c", ("a", "b"))
     with pytest.raises(InputError, match="has no source that could answer for 'c'"):
-        again.added("c", ("a", "b"), "c")
+        again.added("c", ("a", "b"), ClassHint(alias="c"))
 
 
 def test_titles_go_along():
-    relation = Named("names", {"a": "an apple"})
+    source = StoredRelation(*name_relation("names", {"a": "an apple"}))
     (kept,) = keep_relations({"words": torch.eye(2)}, ("a", "b")).values()
-    values, _ = describe(type(kept)("words", kept.similarities, 0.0, ("a", "b"), relation))
+    values, _ = KeptRelation("words", kept.similarities, 0.0, ("a", "b"), source).describe()
     assert values["source"] == {"kind": "named", "spec": "names", "titles": {"a": "an apple"}}
 
 
-def test_an_unknown_kind_is_named():
+def test_an_unknown_kind_is_named_when_it_is_asked_and_stays_in_the_file():
     (kept,) = keep_relations({("a", "b"): 0.5}, ("a", "b")).values()
-    values, tensors = describe(kept)
-    with pytest.raises(InputError, match="unknown kind of relation 'oracle'"):
-        restore({**values, "source": {"kind": "oracle"}}, tensors)
+    values, tensors = kept.describe()
+    oracle = {"kind": "oracle", "wisdom": 3}
+    again = KeptRelation.restore({**values, "source": oracle}, tensors)
+    assert torch.equal(again.similarities.to_dense(), kept.similarities.to_dense())
+    with pytest.raises(InputError, match="unknown kind of relation 'oracle': load the plugin that registers it"):
+        again.source.similarities(("a",))
+    assert through_json(again).describe()[0]["source"] == oracle
+    named = StoredRelation(*name_relation("oracle:/here.csv"))
+    with pytest.raises(InputError, match=r"unknown relation 'oracle'.*load the plugin"):
+        named.similarities(("a",))

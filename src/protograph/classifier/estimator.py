@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
@@ -35,8 +35,7 @@ from protograph.encoders import open_encoder
 from protograph.evaluation.calibration import auroc, check_rate, false_alarm_threshold
 from protograph.evaluation.metrics import choose_bias, extract
 from protograph.nn.backbones import Centred
-from protograph.relations.attributes import AttributeRelation
-from protograph.relations.kept import Told, keep_relations
+from protograph.relations import ClassHint, keep_relations, parse_hints
 from protograph.training.run import Run
 from protograph.variants import Variant, find_variant
 
@@ -188,7 +187,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nothing = isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples)
         features = torch.zeros(0, self.n_features_in_) if nothing else self._features(self._single(examples))
         classes = as_labels([*self.classes_.tolist(), label], self.classes_.dtype.str)
-        self.space_.add(str(label), features, self._told(relations), self._only_new())
+        self.space_.add(str(label), features, self._hints(relations), self._only_new())
         self.classes_ = classes
         return self
 
@@ -374,18 +373,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise unknown_name("update", self.update, UPDATES)
         return self.update == "novel"
 
-    def _told(self, relations: Any) -> dict[str, Told]:
-        """What the caller says of a new class, by relation label."""
-        kept = self.space_.relations
-        if relations is None:
-            return {}
-        if not kept:
+    def _hints(self, relations: Any) -> dict[str, ClassHint]:
+        if relations is not None and not self.space_.relations:
             raise InputError(f"variant '{self.space_.variant.name}' uses no side information: leave out the relations")
-        if isinstance(relations, Mapping) and relations and {str(key) for key in relations} <= set(kept):
-            return {str(label): _as_told(told) for label, told in relations.items()}
-        told = _as_told(relations)
-        takers = [label for label, one in kept.items() if isinstance(one.source, AttributeRelation)]
-        return dict.fromkeys(takers or kept if isinstance(told, Tensor) else kept, told)
+        return parse_hints(relations, self.space_.relations)
 
     def _check_names(self, names: list[str]) -> None:
         if self.unknown is not None and str(self.unknown_label) in names:
@@ -396,9 +387,3 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _as_tensor(table: Array) -> Tensor:
     return torch.from_numpy(np.require(table, requirements=["C", "W"]))  # a copy only of what may not be written to
-
-
-def _as_told(told: Any) -> Told:
-    if told is None or isinstance(told, str | Mapping):
-        return told
-    return torch.from_numpy(check_array(as_table(told), dtype=np.float64, ensure_2d=False))

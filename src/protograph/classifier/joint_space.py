@@ -13,7 +13,7 @@ from protograph.nn.backbones import Centred
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context, Operator, Similarity
-from protograph.relations.kept import KeptRelation, Told
+from protograph.relations import ClassHint, KeptRelation
 from protograph.variants import Variant, renew_relations
 
 PORTION = 4096  # images that are compared with the prototypes at a time
@@ -69,13 +69,13 @@ class JointSpace:
             raise InputError(f"there is no class '{name}': there are {_listed(self.names)}")
         return self.names.index(name)
 
-    def add(self, name: str, examples: Tensor, told: Mapping[str, Told], only_new: bool = False) -> None:
-        """A new class from its examples [K, D], told how it relates by relation label; `only_new` leaves all others alone."""
+    def add(self, name: str, examples: Tensor, hints: Mapping[str, ClassHint], only_new: bool = False) -> None:
+        """Add a class from its examples [K, D] and hints by relation label; `only_new` leaves all other classes as they are."""
         if name in self.names:
             raise InputError(f"there is a class '{name}' already: remove or rename it, or choose another name")
         grown, known = {}, False
         for label, relation in self.relations.items():
-            grown[label], answered = relation.added(name, self.names, told.get(label))
+            grown[label], answered = relation.added(name, self.names, hints.get(label))
             known |= answered
         if not len(examples) and not known:
             raise InputError(

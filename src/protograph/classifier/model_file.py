@@ -30,7 +30,7 @@ from protograph._version import __version__
 from protograph.classifier.inputs import Encoder, KeptEncoder
 from protograph.classifier.joint_space import JointSpace
 from protograph.nn.backbones import Centred
-from protograph.relations.stored import describe, restore
+from protograph.relations import KeptRelation
 from protograph.variants import OPERATORS, Op, Variant, build
 
 FORMAT = "protograph-classifier"
@@ -80,7 +80,7 @@ def locked(path: Path) -> Iterator[None]:
 def pack(contents: Contents) -> bytes:
     """The bytes of a model file."""
     space, encoder = contents.space, contents.encoder
-    described = [describe(relation) for relation in space.relations.values()]
+    described = [relation.describe() for relation in space.relations.values()]
     values = {
         **contents.values,
         "names": space.names,
@@ -160,7 +160,9 @@ def _damaged(path: Path, error: Exception) -> InputError:
 def _space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:
     names, counts, features = values["names"], values["examples"], values["features"]
     variant = variant_from(values["variant"])
-    relations = [restore(one, with_prefix(tensors, f"relation.{place}.")) for place, one in enumerate(values["relations"])]
+    relations = [
+        KeptRelation.restore(one, with_prefix(tensors, f"relation.{place}.")) for place, one in enumerate(values["relations"])
+    ]
     prototypes, support = tensors["prototypes"], tensors["support"]
     for what, tensor, rows in (("prototypes", prototypes, len(names)), ("support", support, sum(counts))):
         if tensor.shape != (rows, features):

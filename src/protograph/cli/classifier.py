@@ -23,8 +23,6 @@ from protograph.cli.options import AsJson, SkipBad
 from protograph.data.datasets.features import read_vectors
 from protograph.data.reading import find_names
 from protograph.encoders.preparation import unreadable
-from protograph.relations import WordNetRelation
-from protograph.relations.stored import Named
 
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier
@@ -293,15 +291,16 @@ def parse_like(given: Sequence[str] | None) -> dict[str, float] | str | None:
 
 
 def taken_for(classifier: "Classifier") -> list[str]:
-    """What WordNet, where it is asked, takes the class that was added last for: a name may have another sense."""
+    """Return notes on the meanings for which relations took the class that was added last."""
     notes = []
-    for relation in classifier.space_.relations.values():
-        if (key := relation.known[-1]) is None:  # nobody was asked, and what there is to ask may be elsewhere
+    for label, relation in classifier.space_.relations.items():
+        key = relation.known[-1]
+        if key is None or relation.source is None:  # it was not asked, and its files may be elsewhere
             continue
-        source = relation.source.opened if isinstance(relation.source, Named) else relation.source
-        if isinstance(source, WordNetRelation) and (sense := source.senses([key])[0]).by != "id":
-            other = "" if key == sense.sense else "; --like names another sense"  # which was then asked for
-            notes.append(f"WordNet takes '{key}' for {sense.sense} ({sense.gloss}){other}")
+        for sense in relation.source.senses([key]):
+            if sense.by != "id":
+                hint = "" if key == sense.sense else "; --like names another sense"
+                notes.append(f"relation '{label}' takes '{key}' for {sense.sense} ({sense.gloss}){hint}")
     return notes
 
 

@@ -1,9 +1,9 @@
-"""protograph relations"""
+"""The command `protograph relations`."""
 
 import io
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -15,18 +15,9 @@ from torch import Tensor
 from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.files import write_atomically
 from protograph.cli.display import ShownProgress, reported, show
-from protograph.cli.options import AsJson, Root, SkipBad
+from protograph.cli.options import AsJson, Plugins, Root, SkipBad, load_plugins
 from protograph.data import Dataset, open_dataset
-from protograph.relations import (
-    KINDS,
-    AttributeRelation,
-    MatrixRelation,
-    Relation,
-    RelationSpec,
-    WordNetRelation,
-    check_similarities,
-)
-from protograph.relations.edges import Measure
+from protograph.relations import MatrixRelation, Relation, RelationSpec, check_similarities, named_kinds
 
 STRONGEST, WEAKEST = 10, 5
 
@@ -37,15 +28,17 @@ def relations_command(
         str,
         typer.Argument(
             metavar="SPEC",
-            help="A relation of the dataset's, a .csv/.npz similarity matrix, or one of: " + "; ".join(KINDS.values()) + ".",
+            help="A relation of the dataset, a .csv/.npz similarity matrix, or one of: "
+            + "; ".join(kind.help for kind in named_kinds().values())
+            + ".",
         ),
     ],
     dataset: Annotated[
-        str | None, typer.Option(help="Dataset whose classes are related, see `protograph datasets`.", show_default=False)
+        str | None, typer.Option(help="Dataset whose classes to relate, see `protograph datasets`.", show_default=False)
     ] = None,
     root: Root = None,
     names: Annotated[
-        str | None, typer.Option(help="Classes instead of a dataset's, with commas between.", show_default=False)
+        str | None, typer.Option(help="Class names with commas between, instead of a dataset.", show_default=False)
     ] = None,
     chosen: Annotated[
         str | None,
@@ -64,10 +57,12 @@ def relations_command(
     power: Annotated[
         int | None, typer.Option(help="Steps of a walk, for edges with --measure adjacency. (default: 1)", show_default=False)
     ] = None,
+    plugin: Plugins = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a relation says of classes, and write or draw it."""
+    """Show how similar classes are by a relation, and write or draw the matrix."""
+    load_plugins(plugin)
     for path, suffix in ((out, ".npz"), (image, ".png")):
         if path and path.suffix != suffix:
             raise InputError(f"cannot write {path}: give a name that ends in {suffix}")
@@ -88,10 +83,9 @@ def relations_command(
     matrix = check_similarities(source.similarities(classes), classes, relation)
     result: dict[str, Any] = {"relation": relation, "classes": len(classes), "seen": seen if data else None, "class": chosen}
     result |= neighbours(matrix, classes, chosen) | {"statistics": statistics(matrix)}
-    if isinstance(source, WordNetRelation):
+    if senses := source.senses(classes):
         result["senses"] = [
-            {"name": sense.name, "by": sense.by, "id": sense.id, "sense": sense.sense, "gloss": sense.gloss}
-            for sense in source.senses(classes)
+            {"name": sense.name, "by": sense.by, "id": sense.id, "sense": sense.sense, "gloss": sense.gloss} for sense in senses
         ]
     titles = [data.title(row) if data else name for row, name in enumerate(classes)]
     if out:
@@ -103,61 +97,59 @@ def relations_command(
             draw_similarities,  # matplotlib takes a third of a second, and most calls do without
         )
 
-        where = f" of {data.name}" if data else ""
-        draw_similarities(matrix, titles, seen, image, f"relation '{relation}'{where}, similar classes side by side")
+        dataset_name = f" of {data.name}" if data else ""
+        draw_similarities(matrix, titles, seen, image, f"relation '{relation}'{dataset_name}, similar classes side by side")
     if as_json:
         show(result, None, as_json)
         return
     titled = dict(zip(classes, titles, strict=True))
-    for table in (senses_table(result.get("senses", [])), neighbours_table(result, titled)):
+    for table in (senses_table(relation, result.get("senses", [])), neighbours_table(result, titled)):
         if table.row_count:
             show(result, table, as_json)
-    for written in filter(None, (out, image)):
-        ShownProgress().say(f"wrote {written}")
+    for path in filter(None, (out, image)):
+        ShownProgress().say(f"wrote {path}")
 
 
 def open_source(name: str, dataset: Dataset | None, settings: dict[str, Any]) -> Relation:
-    """A dataset's own relation, or what the name specifies."""
+    """Return a relation of the dataset, or the one that the name specifies."""
     if dataset and name in dataset.relations:
         for setting, value in settings.items():
             if value is not None:
                 raise InputError(f"relation '{name}' of {dataset.name} has no setting '{setting}': leave it out")
         return dataset.relations[name]
-    if settings["measure"] not in (None, *get_args(Measure)):
-        raise unknown_name("measure", settings["measure"], get_args(Measure))
     spec = RelationSpec.parse(name, dataset.relations if dataset else ())
     return spec.open(dataset.titles if dataset else None, **settings)
 
 
 def find_classes(source: Relation, name: str, dataset: Dataset | None, names: str | None) -> list[str]:
-    """The classes to relate: a dataset's, those given, or all that a table has rows for."""
+    """Return the classes to relate: those of the dataset, those of --names, or all of the relation."""
     if dataset:
         return list(dataset.classes)
     if names is not None:
-        given = [part.strip() for part in names.split(",") if part.strip()]
-        if len(set(given)) != len(given) or not given:
+        classes = [part.strip() for part in names.split(",") if part.strip()]
+        if len(set(classes)) != len(classes) or not classes:
             raise InputError(f"--names takes different class names with commas between, not '{names}'")
-        return given
-    if isinstance(source, MatrixRelation | AttributeRelation):
-        return list(source.names)
-    raise InputError(f"relation '{name}' answers for any classes: give --dataset or --names")
+        return classes
+    if source.classes is not None:
+        return list(source.classes)
+    raise InputError(f"relation '{name}' cannot list its classes: give --dataset or --names")
 
 
 def neighbours(matrix: Tensor, classes: list[str], chosen: str) -> dict[str, list[dict[str, Any]]]:
-    """What means most and least to the chosen class."""
-    place = classes.index(chosen)
-    row = matrix.index_select(0, torch.tensor([place])).to_dense()[0]
-    order = [column for column in row.argsort(descending=True, stable=True).tolist() if column != place]
+    """Return the classes that mean most and least to the chosen class."""
+    index = classes.index(chosen)
+    row = matrix.index_select(0, torch.tensor([index])).to_dense()[0]
+    order = [column for column in row.argsort(descending=True, stable=True).tolist() if column != index]
     pairs = [{"class": classes[column], "similarity": round(float(row[column]), 6)} for column in order]
     strongest = pairs[:STRONGEST]
     return {"strongest": strongest, "weakest": pairs[len(strongest) :][-WEAKEST:]}
 
 
 def statistics(matrix: Tensor) -> dict[str, float | None]:
-    """Least, median and greatest similarity of two classes, and effective neighbours at temperature 1.
+    """Return the lowest, median and highest similarity of two classes, and the effective neighbours at temperature 1.
 
-    Effective neighbours are the perplexity of a softmax over a row, averaged: V where all classes count alike. Of a sparse
-    graph only the edges take part, as in the model.
+    Effective neighbours are the mean perplexity of a softmax over each row: V where all classes count equally. In a sparse
+    graph only the edges count, as in the model.
     """
     dense, classes = matrix.to_dense().double(), matrix.shape[0]
     off_diagonal = dense[~torch.eye(classes, dtype=torch.bool)]
@@ -169,12 +161,12 @@ def statistics(matrix: Tensor) -> dict[str, float | None]:
     effective = (-torch.special.xlogy(shares, shares).sum(1)).exp().mean()
     if not len(off_diagonal):
         return {"min": None, "median": None, "max": None, "effective_neighbours": float(effective)}
-    least, median, greatest = (float(value) for value in (off_diagonal.min(), off_diagonal.median(), off_diagonal.max()))
-    return {"min": least, "median": median, "max": greatest, "effective_neighbours": round(float(effective), 3)}
+    lowest, median, highest = (float(value) for value in (off_diagonal.min(), off_diagonal.median(), off_diagonal.max()))
+    return {"min": lowest, "median": median, "max": highest, "effective_neighbours": round(float(effective), 3)}
 
 
 def neighbours_table(result: dict[str, Any], titles: dict[str, str]) -> Table:
-    """Strongest and weakest relations of a class, and what holds of all of them."""
+    """Return a table of the strongest and weakest relations of a class, with statistics of all."""
     numbers = result["statistics"]
     spread = "".join(f"{key} {numbers[key]:.4g}, " for key in ("min", "median", "max") if numbers[key] is not None)
     table = Table(
@@ -193,9 +185,9 @@ def neighbours_table(result: dict[str, Any], titles: dict[str, str]) -> Table:
     return table
 
 
-def senses_table(senses: list[dict[str, str]]) -> Table:
-    """What every class that was not given by its id was taken as."""
-    table = Table(title="what WordNet takes the names for", title_justify="left")
+def senses_table(relation: str, senses: list[dict[str, str]]) -> Table:
+    """Return a table of the meanings of all classes that are not given by an id."""
+    table = Table(title=escape(f"{relation}: the meanings it takes the names for"), title_justify="left")
     for heading in ("class", "found by", "id", "sense", "which is"):
         table.add_column(heading, no_wrap=heading != "which is")
     for sense in senses:

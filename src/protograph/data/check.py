@@ -5,7 +5,6 @@ from typing import Any
 
 from protograph.data.dataset import Dataset
 from protograph.data.splits import PARTS
-from protograph.relations import AttributeRelation, EdgeRelation, EmbeddingRelation, MatrixRelation, Relation
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,5 @@ def check(dataset: Dataset) -> Findings:
         unreadable={names[row]: error for row, error in images.errors.items()} if images else {},
         duplicates=[[names[row] for row in rows] for rows in groups],
         crossing=[[f"{names[row]} ({part_of.get(row, 'unused')})" for row in rows] for rows in crossing],
-        relations={name: _described(relation) for name, relation in dataset.relations.items()},
+        relations={name: relation.summary for name, relation in dataset.relations.items()},
     )
-
-
-def _described(relation: Relation) -> str:
-    if isinstance(relation, AttributeRelation):
-        return f"{relation.values.shape[1]} attributes of {len(relation.names)} classes"
-    if isinstance(relation, MatrixRelation):
-        return f"similarities of {len(relation.names)} classes"
-    if isinstance(relation, EmbeddingRelation):
-        return f"vectors of {relation.vectors.shape[1]} numbers of {len(relation.names)} classes or words"
-    if isinstance(relation, EdgeRelation):
-        return f"a graph of {len(relation.nodes)} nodes"
-    return type(relation).__name__

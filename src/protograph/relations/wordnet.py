@@ -1,7 +1,7 @@
-"""What WordNet knows of classes: how far apart two kinds of things are in its tree of kinds.
+"""Similarity by WordNet: the distance of two meanings in its tree of nouns.
 
-WordNet's own database files are read, and only the lines that are needed: the id of a noun, such as n01532829, is where its
-line begins in `data.noun`. `index.noun` has the nouns by name, `noun.exc` the irregular plurals.
+WordNet's database files are read, and only the lines that are needed. The id of a noun, such as n01532829, is the position of
+its line in `data.noun`. `index.noun` has the nouns by name, `noun.exc` the irregular plurals.
 """
 
 import hashlib
@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph.relations.base import missing_classes, split_words
+from protograph.relations.base import Description, Relation, Sense, missing_classes, split_words
+from protograph.relations.registry import register_relation
+from protograph.relations.stored import name_relation
 
-SYSTEM = (Path("/usr/share/wordnet"), Path("/usr/local/WordNet-3.0/dict"))  # Debian's place, and WordNet's own
+SYSTEM = (Path("/usr/share/wordnet"), Path("/usr/local/WordNet-3.0/dict"))  # where Debian and WordNet's installer put it
 NLTK = ("/usr/share", "/usr/local/share", "/usr/lib", "/usr/local/lib", sys.prefix, f"{sys.prefix}/share", f"{sys.prefix}/lib")
 PLURALS = (
     ("s", ""), ("ses", "s"), ("ves", "f"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"),
@@ -28,10 +30,20 @@ PLURALS = (
 )  # fmt: skip
 REMEDY = "give its WordNet 3.0 id (n02012849), a sense (crane.n.05) or another name"
 
+FoundBy = Literal["id", "name", "last words"]
+
 
 @dataclass(frozen=True)
 class Synset:
-    """One line of `data.noun`: words for one thing, the kinds it belongs to, and what it is."""
+    """One line of `data.noun`: a meaning.
+
+    Attributes:
+        offset: The position of the line.
+        words: The words for it.
+        hypernyms: The positions of the more general meanings.
+        gloss: What it is.
+
+    """
 
     offset: int
     words: tuple[str, ...]
@@ -40,39 +52,26 @@ class Synset:
 
     @property
     def id(self) -> str:
-        """Such as n01532829."""
+        """The id, such as n01532829."""
         return f"n{self.offset:08d}"
 
 
-@dataclass(frozen=True)
-class Sense:
-    """What a class name was taken as.
+class WordNetRelation(Relation):
+    r"""WordNet path similarity [V, V], :math:`1 / (1 + d)`, of any names; two names of one meaning have similarity 1.
 
-    by: what was found: the id, the name, or only the name's last words
-    sense: WordNet's name of it, such as crane.n.05
-    """
+    d is the least number of steps from one noun up to a common, more general one and down to the other, over hypernyms and
+    instance hypernyms. Without a common one, the similarity is 0. A class is given by
 
-    name: str
-    by: Literal["id", "name", "last words"]
-    id: str
-    sense: str
-    words: tuple[str, ...]
-    gloss: str
+    * its id: n01532829, n01532829-house_finch
+    * its name: house_finch, House Finch, 012.House_Finch, house finches; the first sense is taken
+    * its sense: crane.n.05, crane#5
 
+    Of a name that WordNet does not have, the last words are taken: Brewer_Hawk is a hawk. `senses` says what was taken.
 
-class WordNetRelation:
-    r"""WordNet path similarity [V, V], :math:`1 / (1 + d)`, of any names; two of the same meaning have similarity 1.
+    Args:
+        path: The folder of WordNet. By default, the usual folders are searched.
+        source: The name of the relation in error messages.
 
-    d is the number of steps from one noun up to a kind both belong to and down to the other, over hypernyms and instance
-    hypernyms, at the kind where it is least; without one, the similarity is 0. A class is given by
-
-    its id:       n01532829, n01532829-house_finch
-    its name:     house_finch, House Finch, 012.House_Finch, house finches; the first sense is taken
-    its sense:    crane.n.05, crane#5
-
-    Of a name that WordNet does not have the last words are taken: Brewer_Hawk is a hawk. `senses` tells what was taken.
-
-    path: WordNet's folder; without it, the usual places are looked at
     """
 
     def __init__(self, path: Path | None = None, source: str = "wordnet") -> None:
@@ -82,14 +81,27 @@ class WordNetRelation:
 
     @cached_property
     def version(self) -> str:
-        """The release, as the files say it; of files that do not, a digest."""
+        """The release that the files name, or else a digest of them."""
         content = (self.folder / "data.noun").read_bytes()
         release = re.search(rb"WordNet (\d+\.\d+) Copyright", content[:4096])
         return f"WordNet {release[1].decode()}" if release else hashlib.sha256(content).hexdigest()[:16]
 
+    @property
+    def summary(self) -> str:
+        """The release."""
+        return f"path similarity of {self.version}"
+
+    def describe(self) -> Description:
+        """Return the name of the relation, with its folder if that is not the usual one."""
+        try:
+            usual = find_wordnet() == self.folder
+        except InputError:
+            usual = False
+        return name_relation("wordnet" if usual else f"wordnet:{self.folder.resolve()}")
+
     def similarities(self, names: Sequence[str]) -> Tensor:
-        """Similarities of the named classes; 1 on the diagonal."""
-        climbs = [self._climb(synset.offset) for synset, _ in self._found(names)]
+        """Return the similarities [V, V] of the named classes; 1 on the diagonal."""
+        climbs = [self._climb(synset.offset) for synset, _ in self._find_all(names)]
         kinds = {kind: column for column, kind in enumerate(sorted(set().union(*climbs)))}
         steps = torch.full((len(names), len(kinds)), torch.inf)
         for row, climb in zip(steps, climbs, strict=True):
@@ -101,46 +113,46 @@ class WordNetRelation:
         return 1 / (1 + distances)
 
     def senses(self, names: Sequence[str]) -> list[Sense]:
-        """What each name was taken as."""
+        """Return the meaning that each name was taken for; `by` is "id", "name" or "last words"."""
         return [
             Sense(name, by, synset.id, self._sense(synset), synset.words, synset.gloss)
-            for name, (synset, by) in zip(names, self._found(names), strict=True)
+            for name, (synset, by) in zip(names, self._find_all(names), strict=True)
         ]
 
-    def _found(self, names: Sequence[str]) -> list[tuple[Synset, Literal["id", "name", "last words"]]]:
-        found = [self._find(name) for name in names]
-        if missing := [name for name, taken in zip(names, found, strict=True) if taken is None]:
+    def _find_all(self, names: Sequence[str]) -> list[tuple[Synset, FoundBy]]:
+        matches = [self._find(name) for name in names]
+        if missing := [name for name, match in zip(names, matches, strict=True) if match is None]:
             raise missing_classes(self.source, missing, REMEDY)
-        return [taken for taken in found if taken is not None]
+        return [match for match in matches if match is not None]
 
-    def _find(self, name: str) -> tuple[Synset, Literal["id", "name", "last words"]] | None:
-        if given := re.match(r"n(\d{8})($|[\s_-])", name):
-            synset = self._synset(int(given[1]))
+    def _find(self, name: str) -> tuple[Synset, FoundBy] | None:
+        if match := re.match(r"n(\d{8})($|[\s_-])", name):
+            synset = self._synset(int(match[1]))
             return (synset, "id") if synset else None
         number, words, exact = 1, split_words(name), False
-        if given := re.fullmatch(r"(.+?)(?:\.n\.|#)(\d+)", name):
-            number, words, exact = int(given[2]), split_words(given[1]), True
+        if match := re.fullmatch(r"(.+?)(?:\.n\.|#)(\d+)", name):
+            number, words, exact = int(match[2]), split_words(match[1]), True
         for first in range(1 if exact else len(words)):
-            whole = "_".join(words[first:])
-            if offsets := self._lemma(whole) or self._lemma(re.sub(r"_?\d+$", "", whole)):  # cat2 is a cat
+            lemma = "_".join(words[first:])
+            if offsets := self._lemma(lemma) or self._lemma(re.sub(r"_?\d+$", "", lemma)):  # cat2 is a cat
                 synset = self._synset(offsets[number - 1]) if 1 <= number <= len(offsets) else None
                 return (synset, "last words" if first else "name") if synset else None
         return None
 
     def _lemma(self, name: str) -> tuple[int, ...]:
-        """The synsets of a noun, first sense first, however it is joined, and in the singular where that is needed."""
+        """Return the synsets of a noun, first sense first, with its words joined in any way, in singular or plural."""
         exact, loose = self._index
         for form in self._forms(name.lower()):
-            if found := exact.get(form) or exact.get(loose.get(_loose(form), "")):
-                return found
+            if offsets := exact.get(form) or exact.get(loose.get(_loose(form), "")):
+                return offsets
         return ()
 
     def _forms(self, name: str) -> Iterator[str]:
         yield name
         before, joint, last = name.rpartition("_")
-        for whole, head, word in (("", "", name), (before, joint, last)):
+        for head, word in (("", name), (before + joint, last)):
             for singular in self._exceptions.get(word, ()):
-                yield f"{whole}{head}{singular}"
+                yield head + singular
         for plural, singular in PLURALS:
             if name.endswith(plural):
                 yield name.removesuffix(plural) + singular
@@ -166,7 +178,7 @@ class WordNetRelation:
         return {plural: singulars for plural, *singulars in (line.split() for line in lines if line.strip())}
 
     def _synset(self, offset: int) -> Synset | None:
-        """The noun whose line begins there, if one does."""
+        """Return the noun whose line begins at a position, if one does."""
         if offset not in self._synsets:
             with (self.folder / "data.noun").open("rb") as file:
                 file.seek(offset)
@@ -174,7 +186,7 @@ class WordNetRelation:
         return self._synsets[offset]
 
     def _climb(self, offset: int) -> dict[int, int]:
-        """The noun itself and every kind it belongs to, with the least number of steps up to each."""
+        """Return the noun and all more general ones, with the least number of steps up to each."""
         steps, queue = {offset: 0}, [offset]
         for kind in queue:  # grows as it goes
             synset = self._synset(kind)
@@ -193,15 +205,23 @@ class WordNetRelation:
 
 
 def find_wordnet(path: Path | None = None) -> Path:
-    """The folder of WordNet's database files: the given one, the variables' WNSEARCHDIR or WNHOME, or a usual place."""
-    given = [("", path)] if path else []
-    given += [(f" ({name})", Path(value)) for name in ("WNSEARCHDIR", "WNHOME") if (value := os.environ.get(name))]
-    if given:
-        said_by, place = given[0]
-        for folder in (place, place / "dict"):
+    """Return the folder of WordNet's database files.
+
+    Args:
+        path: The folder. By default, the variables WNSEARCHDIR and WNHOME name it, or the usual folders are searched.
+
+    Raises:
+        InputError: There is no WordNet.
+
+    """
+    named = [("", path)] if path else []
+    named += [(f" ({name})", Path(value)) for name in ("WNSEARCHDIR", "WNHOME") if (value := os.environ.get(name))]
+    if named:
+        variable, parent = named[0]
+        for folder in (parent, parent / "dict"):
             if _is_wordnet(folder):
                 return folder
-        raise InputError(f"there is no WordNet in {place}{said_by}: give the folder that has data.noun and index.noun")
+        raise InputError(f"there is no WordNet in {parent}{variable}: give the folder that has data.noun and index.noun")
     data = [Path(part) for part in os.environ.get("NLTK_DATA", "").split(os.pathsep) if part]
     data += [Path.home() / "nltk_data", *(Path(part) / "nltk_data" for part in NLTK)]
     for folder in (*SYSTEM, *(part / "corpora" / "wordnet" for part in data)):
@@ -211,8 +231,8 @@ def find_wordnet(path: Path | None = None) -> Path:
         if (packed := part / "corpora" / "wordnet.zip").is_file():
             raise InputError(f"WordNet is packed in {packed}: unzip it there")
     raise InputError(
-        "WordNet is not installed: run `apt install wordnet-base`, or `python -m nltk.downloader wordnet` and unzip what it "
-        "fetched, or give its folder as wordnet:PATH"
+        "WordNet is not installed: run `apt install wordnet-base`, or `python -m nltk.downloader wordnet` and unzip the "
+        "download, or give its folder as wordnet:PATH"
     )
 
 
@@ -221,7 +241,7 @@ def _is_wordnet(folder: Path) -> bool:
 
 
 def _loose(lemma: str) -> str:
-    """Spelt without what class names leave out: Brewer's, red-winged."""
+    """Return a lemma as class names spell it, without apostrophes and hyphens: Brewer's, red-winged."""
     return lemma.replace("'s", "").replace("'", "").replace("-", "_")
 
 
@@ -238,3 +258,15 @@ def _parse(line: str, offset: int) -> Synset | None:
     except ValueError:
         return None
     return Synset(offset, tuple(words), above, gloss.strip())
+
+
+def _open(path: Path | None = None) -> WordNetRelation:
+    return WordNetRelation(path)
+
+
+register_relation(
+    "wordnet",
+    _open,
+    "wordnet, its path similarity by id or name (wordnet:FOLDER where it is not installed)",
+    digest=lambda path: WordNetRelation(path).version,
+)
