@@ -2,10 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-gpu lint types bench clean
+.PHONY: demo quick test test-gpu lint types bench clean
 
 demo: .venv/ready
 	$(BIN)/protograph demo
+
+# Lint, types, and the tests that need no training.
+quick: .venv/ready lint types
+	$(BIN)/python -m pytest -m "not slow" --numprocesses auto --dist loadfile
 
 test: .venv/ready lint types
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
