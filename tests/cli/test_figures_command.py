@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from paper.made_up import make_ledger
 from protograph.data import DATASETS, Dataset, DatasetSource
-from protograph.paper.ledger import Score
 from protograph.paper.published import Cell
-from protograph.paper.table import few_shot_table
+from protograph.paper.statistics import Score
+from protograph.paper.tables import few_shot_table
 
 
 def figures(*words: str | Path) -> Result:
@@ -61,7 +61,7 @@ def test_the_few_shot_comparison_fits_a_terminal_with_every_number_whole(width: 
 
     known = {Cell("mini-imagenet", k, "gcgpn-aux"): {"novel_novel": Score((50.0 + k,), 0.5)} for k in (1, 5)}
     table = of_shots(few_shot_table({"paper": known, "fast": known}), 5)
-    assert table.head == ("method", "kind", "published", "here by `paper`", "here by `fast`")
+    assert table.head == ("method", "kind", "published", "ours by `paper`", "ours by `fast`")
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(as_table(table, "title"))
     lines = console.export_text().splitlines()

@@ -10,9 +10,9 @@ from protograph._internal.files import write_json
 from protograph.data import DATASETS
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
-from protograph.paper.ledger import read_ledger, read_notes, record
+from protograph.paper.ledger import read_ledger, read_notes, record_run
 from protograph.paper.published import Cell
-from protograph.paper.table import document
+from protograph.paper.summary import summary_blocks
 from protograph.report.document import as_markdown
 from protograph.training.config import RunConfig, recipe_for
 from protograph.variants import find_variant
@@ -46,7 +46,7 @@ def make_ledger(results: Path, values: Mapping[tuple[Cell, str], Mapping[str, li
         for seed in range(len(next(iter(own.values())))):
             measures = {name: {"mean": own[name][seed] if name in own else 40.0, "ci95": ci95} for name in MEASURES}
             task = Task(cell, recipe, seed)
-            record(results, task, make_run(results.parent / "made-up" / str(task), task, measures))
+            record_run(results, task, make_run(results.parent / "made-up" / str(task), task, measures))
     return results
 
 
@@ -64,4 +64,4 @@ def contents(results: Path) -> dict[str, dict[str, Any]]:
 
 def text_of(results: Path) -> str:
     """What RESULTS.md says of a ledger."""
-    return as_markdown(document(read_ledger(results), read_notes(results)))
+    return as_markdown(summary_blocks(read_ledger(results), read_notes(results)))

@@ -1,7 +1,7 @@
 import pytest
 
 from protograph._internal.errors import InputError
-from protograph.paper.grid import ARGUED, FIGURE, Selection, Task, plan, stages
+from protograph.paper.grid import FIGURE_CELLS, KEY_CELLS, Selection, Task, grid_stages, plan_tasks
 from protograph.paper.published import VARIANT_OF, Cell, gfsl_rows, published
 
 
@@ -11,14 +11,14 @@ def test_without_a_selection_the_cells_are_those_of_the_tables_in_their_order() 
 
 
 def test_the_order_of_the_whole_plan() -> None:
-    tasks = plan(Selection())
-    assert tasks == [task for stage in stages().values() for task in stage]
+    tasks = plan_tasks(Selection())
+    assert tasks == [task for stage in grid_stages().values() for task in stage]
     assert len(set(tasks)) == len(tasks) == 44 + 2 * 9 + 9 + 18 + 2 * 35 + 5 + 10 + 44
     first = [
         [Task(cell, "fast", 0) for cell in published()],
-        [Task(cell, "fast", seed) for seed in (1, 2) for cell in ARGUED],
-        [Task(cell, "paper", 0) for cell in ARGUED],
-        [Task(cell, "fast", 0) for cell in FIGURE],
+        [Task(cell, "fast", seed) for seed in (1, 2) for cell in KEY_CELLS],
+        [Task(cell, "paper", 0) for cell in KEY_CELLS],
+        [Task(cell, "fast", 0) for cell in FIGURE_CELLS],
     ]
     flat = [task for stage in first for task in stage]
     assert tasks[: len(flat)] == flat
@@ -30,15 +30,15 @@ def test_the_order_of_the_whole_plan() -> None:
 
 
 def test_a_recipe_and_seeds_are_taken_at_their_word() -> None:
-    tasks = plan(Selection(datasets=("cub",), shots=(1,)), "paper", 3)
+    tasks = plan_tasks(Selection(datasets=("cub",), shots=(1,)), "paper", 3)
     assert {task.recipe for task in tasks} == {"paper"}
     cells = [cell for cell in published() if cell.dataset == "cub" and cell.shots == 1]
     assert [task.cell for task in tasks[: len(cells)]] == cells
     assert len(tasks) == 3 * len(cells)
-    further = [task.cell in ARGUED for task in tasks[len(cells) :]]
+    further = [task.cell in KEY_CELLS for task in tasks[len(cells) :]]
     assert further == sorted(further, reverse=True)
-    assert plan(Selection(), "fast") == [Task(cell, "fast", 0) for cell in published()]
-    assert {(task.recipe, task.seed) for task in plan(Selection(), seeds=2)} == {("fast", 0), ("fast", 1)}
+    assert plan_tasks(Selection(), "fast") == [Task(cell, "fast", 0) for cell in published()]
+    assert {(task.recipe, task.seed) for task in plan_tasks(Selection(), seeds=2)} == {("fast", 0), ("fast", 1)}
 
 
 @pytest.mark.parametrize("table", ["CUB", "mIN", "opdist_CUB", "opdist_mIN"])
@@ -46,23 +46,23 @@ def test_a_table_has_its_own_cells(table: str) -> None:
     assert Selection(tables=(table,)).cells() == [
         cell for cell in published() if any(row.cell == cell and row.table == table for row in gfsl_rows())
     ]
-    assert {task.cell for task in plan(Selection(tables=(table,)))} == set(Selection(tables=(table,)).cells())
+    assert {task.cell for task in plan_tasks(Selection(tables=(table,)))} == set(Selection(tables=(table,)).cells())
 
 
 def test_the_figure_and_the_study_are_tables_too() -> None:
     figure = Selection(tables=("shots",)).cells()
     assert len(figure) == 5 * 6
-    assert set(FIGURE) == {cell for cell in figure if cell.shots not in (1, 5)}
-    assert set(figure) - set(FIGURE) <= published().keys()
+    assert set(FIGURE_CELLS) == {cell for cell in figure if cell.shots not in (1, 5)}
+    assert set(figure) - set(FIGURE_CELLS) <= published().keys()
     study = Selection(tables=("relations",)).cells()
     assert [cell for cell in study if not cell.relations] == [Cell(name, 1, "gcgpn-aux") for name in ("cub", "mini-imagenet")]
     together = Cell("cub", 1, "gcgpn-aux", ("attributes", "words", "tree"))
     assert together in study
     assert str(together) == "cub 1-shot gcgpn-aux with attributes and words and tree"
-    assert str(Task(together, "fast", 0).place) == "cub/1-shot/gcgpn-aux/attributes-and-words-and-tree/fast-0"
+    assert str(Task(together, "fast", 0).path) == "cub/1-shot/gcgpn-aux/attributes-and-words-and-tree/fast-0"
     own = Selection(datasets=("letters",), tables=("relations",)).cells()
     assert {cell.relations for cell in own} == {(), ("base",), ("accent",)}
-    assert {task.recipe for task in plan(Selection(datasets=("letters",), tables=("shots",)))} == {"demo"}
+    assert {task.recipe for task in plan_tasks(Selection(datasets=("letters",), tables=("shots",)))} == {"demo"}
     relatives = Selection(datasets=("letters",), tables=("baselines",)).cells()
     assert len(relatives) == 5
     assert {(cell.dataset, cell.shots) for cell in relatives} == {("letters", 1)}
@@ -74,14 +74,14 @@ def test_selections_are_combined() -> None:
     found = Selection(variants=("gcgpn-aux-fc", "pn+")).cells()
     assert len(found) == 2 + 4
     assert Selection(("cub",), (10,), ("dfslwof-att",)).cells() == [Cell("cub", 10, "dfslwof-att")]
-    assert set(Selection(shots=(3,)).cells()) == {cell for cell in FIGURE if cell.shots == 3}
+    assert set(Selection(shots=(3,)).cells()) == {cell for cell in FIGURE_CELLS if cell.shots == 3}
     assert Selection(("cub",), (), ("teen",)).cells() == [Cell("cub", 1, "teen"), Cell("cub", 5, "teen")]
 
 
 def test_the_letters_have_the_same_grid() -> None:
     assert Selection(("letters",)).cells() == [Cell("letters", shots, v) for shots in (1, 5) for v in VARIANT_OF.values()]
-    assert {(task.recipe, task.seed) for task in plan(Selection(("letters",)))} == {("demo", 0)}
-    assert {task.recipe for task in plan(Selection(("letters", "cub")), seeds=1)} == {"demo", "fast"}
+    assert {(task.recipe, task.seed) for task in plan_tasks(Selection(("letters",)))} == {("demo", 0)}
+    assert {task.recipe for task in plan_tasks(Selection(("letters", "cub")), seeds=1)} == {"demo", "fast"}
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ def test_what_cannot_be_selected_is_refused(wrong: dict[str, tuple[str, ...]], n
 
 def test_unknown_recipes_and_no_seeds_are_refused() -> None:
     with pytest.raises(InputError, match=r"'fats'.*fast"):
-        plan(Selection(), "fats")
+        plan_tasks(Selection(), "fats")
     with pytest.raises(InputError, match="at least 1, not 0"):
-        plan(Selection(), seeds=0)
+        plan_tasks(Selection(), seeds=0)

@@ -12,10 +12,10 @@ from protograph._internal.errors import InputError
 from protograph.data import DATASETS
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
-from protograph.paper.ledger import entry_path, locked, read_ledger, record, scores
+from protograph.paper.ledger import entry_path, locked, read_ledger, record_run, scores
 from protograph.paper.published import Cell
-from protograph.paper.reproduce import Grid
-from protograph.paper.trials import changes
+from protograph.paper.runner import GridRun
+from protograph.paper.trials import recipe_changes
 from protograph.training.config import STRONG, recipe_for
 from protograph.variants import find_variant
 
@@ -25,7 +25,7 @@ TASK = Task(CELL, "fast", 2)
 
 
 def test_an_entry_has_the_place_and_the_words_of_the_contract(tmp_path: Path) -> None:
-    record(tmp_path / "results", TASK, make_run(tmp_path / "run", TASK))
+    record_run(tmp_path / "results", TASK, make_run(tmp_path / "run", TASK))
     path = tmp_path / "results" / "cub" / "5-shot" / "gcgpn-aux" / "fast-2.json"
     content = json.loads(path.read_text())
     assert [content[key] for key in ("dataset", "shots", "variant", "recipe", "seed")] == ["cub", 5, "gcgpn-aux", "fast", 2]
@@ -42,7 +42,7 @@ def test_what_was_learned_is_that_of_the_chosen_epoch(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", TASK)
     lines = [{"epoch": epoch, "learned": {"operators.0.temperature": float(epoch)}} for epoch in range(1, 6)]
     (folder / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert record(tmp_path / "results", TASK, folder).learned == {"operators.0.temperature": 3.0}
+    assert record_run(tmp_path / "results", TASK, folder).learned == {"operators.0.temperature": 3.0}
 
 
 @pytest.mark.parametrize(("variant", "further"), [("dfslwof-att", False), ("teen", False), ("gcgpn-aux", True)])
@@ -50,9 +50,9 @@ def test_what_a_recipe_gives_to_start_from_is_shared_and_trained_further(tmp_pat
     cell = Cell("cub", 1, variant)
     for seed, start in enumerate("ab"):
         task = Task(cell, "strong", seed)
-        record(tmp_path / "results", task, make_run(tmp_path / str(seed), task, start=start))
+        record_run(tmp_path / "results", task, make_run(tmp_path / str(seed), task, start=start))
     found = scores(read_ledger(tmp_path / "results"), "strong")[cell].values()
-    assert {(score.draws, score.further) for score in found} == {(("a", "b"), further)}
+    assert {(score.draws, score.trained_further) for score in found} == {(("a", "b"), further)}
 
 
 @pytest.mark.parametrize("dataset", ["mini-imagenet", "cub"])
@@ -69,25 +69,25 @@ def test_an_entry_from_before_images_were_changed_is_of_the_recipe_as_it_is_now(
     path.write_text(json.dumps(content))
     config = read_ledger(tmp_path / "results")[task].config
     assert config.recipe == recipe_for(find_variant(variant), "fast", {}, DATASETS[dataset].changes)
-    assert (config.recipe.image_changes, changes(config)) == ({}, "")
-    assert Grid([task], tmp_path / "results", tmp_path / "runs").missing(read_ledger(tmp_path / "results")) == []
+    assert (config.recipe.image_changes, recipe_changes(config)) == ({}, "")
+    assert GridRun([task], tmp_path / "results", tmp_path / "runs").missing(read_ledger(tmp_path / "results")) == []
 
 
 def test_recording_twice_leaves_the_same_file(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", TASK)
-    record(tmp_path, TASK, folder)
+    record_run(tmp_path, TASK, folder)
     before = entry_path(tmp_path, TASK).read_bytes()
-    record(tmp_path, TASK, folder)
+    record_run(tmp_path, TASK, folder)
     assert entry_path(tmp_path, TASK).read_bytes() == before
 
 
 def test_a_run_of_something_else_or_without_an_end_is_not_recorded(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", Task(CELL, "fast", 1))
     with pytest.raises(InputError, match="holds cub 5-shot gcgpn-aux fast-1, not cub 5-shot gcgpn-aux fast-2"):
-        record(tmp_path / "results", TASK, folder)
+        record_run(tmp_path / "results", TASK, folder)
     (folder / "measures.json").unlink()
     with pytest.raises(InputError, match="not finished"):
-        record(tmp_path / "results", TASK, folder)
+        record_run(tmp_path / "results", TASK, folder)
     assert not (tmp_path / "results").exists()
 
 
@@ -105,7 +105,7 @@ def no_number(content: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("damage", [nothing, no_h_mean, no_number])
 def test_a_damaged_file_is_named(tmp_path: Path, damage: Any) -> None:
-    record(tmp_path, TASK, make_run(tmp_path / "run", TASK))
+    record_run(tmp_path, TASK, make_run(tmp_path / "run", TASK))
     path = entry_path(tmp_path, TASK)
     content = json.loads(path.read_text())
     damage(content)
@@ -115,7 +115,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Any) -> None:
 
 
 def test_a_file_cut_short_or_at_another_place_is_named(tmp_path: Path) -> None:
-    record(tmp_path, TASK, make_run(tmp_path / "run", TASK))
+    record_run(tmp_path, TASK, make_run(tmp_path / "run", TASK))
     path = entry_path(tmp_path, TASK)
     moved = path.rename(path.with_name("fast-7.json"))
     with pytest.raises(InputError, match=r"fast-7\.json holds the numbers of cub 5-shot gcgpn-aux fast-2"):
@@ -178,11 +178,11 @@ def test_the_ledger_names_relations_by_label_wherever_their_files_lie(tmp_path: 
     cell = Cell("cub", 1, "gcgpn-aux", ("words", "embeddings_own"))
     task = Task(cell, "fast", 0)
     folder = make_run(tmp_path / "run", task, relations=["/somewhere/words.npz", "embeddings:/elsewhere/own.csv"])
-    record(tmp_path / "results", task, folder)
+    record_run(tmp_path / "results", task, folder)
     path = tmp_path / "results" / "cub" / "1-shot" / "gcgpn-aux" / "words-and-embeddings_own" / "fast-0.json"
     content = path.read_text()
     assert "where/" not in content
     assert json.loads(content)["relations"] == json.loads(content)["configuration"]["relations"] == list(cell.relations)
     assert list(read_ledger(tmp_path / "results")) == [task]
     with pytest.raises(InputError, match="holds cub 1-shot gcgpn-aux with words and embeddings_own"):
-        record(tmp_path / "results", Task(Cell("cub", 1, "gcgpn-aux", ("tree",)), "fast", 0), folder)
+        record_run(tmp_path / "results", Task(Cell("cub", 1, "gcgpn-aux", ("tree",)), "fast", 0), folder)

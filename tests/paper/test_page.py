@@ -38,7 +38,7 @@ def test_the_page_has_tables_conclusions_notes_and_what_the_figure_lacks(results
     assert "; 2-shot gcgpn-aux-split" in figure.caption
     assert "`fast`" in figure.caption
     assert "95 % intervals over test episodes" in figure.caption
-    assert "The operator of cub is drawn where its files are" in page
+    assert "The operator of cub is not drawn, since its files are missing" in page
 
 
 def test_figures_stand_before_the_tables(results: Path) -> None:
@@ -51,15 +51,15 @@ def test_without_cells_of_the_papers_datasets_these_are_left_out(tmp_path: Path)
     blocks = results_document(make_ledger(tmp_path / "results", values), None, Silent())
     captions = [block.caption for block in blocks if isinstance(block, Figure)]
     assert [caption.partition(",")[0] for caption in captions] == [
-        f"The operator that a fresh model makes of {relation} in a test episode of letters" for relation in ("base", "accent")
+        f"The operator of {relation} in a test episode of letters" for relation in ("base", "accent")
     ]
     assert [block.text for block in blocks if isinstance(block, Heading)][:2] == ["Results", "Figures"]
 
 
 def test_a_dataset_that_is_not_there_is_named_and_the_rest_is_shown(results: Path, tmp_path: Path) -> None:
     page = as_html("Results", results_document(results, tmp_path, Silent()))
-    assert "The operator of mini-imagenet is drawn where its files are: no miniImageNet at" in page
-    assert "The operator of cub is drawn where its files are: no CUB" in page
+    assert "The operator of mini-imagenet is not drawn, since its files are missing: no miniImageNet at" in page
+    assert "The operator of cub is not drawn, since its files are missing: no CUB" in page
     assert '60.00 ±\u00a00.50\u00a0<span class="above"' in page
 
 

@@ -12,7 +12,7 @@ from paper.made_up import make_ledger
 from protograph.data import Dataset
 from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS
 from protograph.paper.ledger import read_ledger, scores
-from protograph.paper.plots import LOOKS, SEED, fullest_recipe, missing_shots, semantic_figure, semantic_operator, shots_figure
+from protograph.paper.plots import SEED, STYLES, fullest_recipe, missing_shots, semantic_figure, semantic_operator, shots_figure
 from protograph.paper.published import Cell, published
 
 
@@ -47,8 +47,8 @@ def test_the_figure_has_what_the_ledger_has_and_the_papers_numbers(tmp_path: Pat
 
 
 def test_without_colour_the_lines_still_differ_and_the_letters_can_be_read() -> None:
-    assert len({(look["marker"], str(look["linestyle"])) for look in LOOKS.values()}) == len(LOOKS)
-    assert len({look["marker"] for look in LOOKS.values()}) == len(LOOKS)
+    assert len({(look["marker"], str(look["linestyle"])) for look in STYLES.values()}) == len(STYLES)
+    assert len({look["marker"] for look in STYLES.values()}) == len(STYLES)
     figure = shots_figure({})
     axes = figure.axes[0]
     labels = [*axes.get_xticklabels(), *axes.get_yticklabels(), axes.xaxis.label, *figure.legends[0].get_texts()]

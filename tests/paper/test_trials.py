@@ -14,7 +14,7 @@ from protograph.cli import app
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
-from protograph.paper.trials import Try, read_trials, trial_of, write_trials
+from protograph.paper.trials import Trial, read_trials, trial_of, write_trials
 from protograph.training.config import find_recipe
 from protograph.training.run import Run
 
@@ -50,7 +50,7 @@ def changed(folder: Path, h_mean: float, backbone: str | None = None, **settings
 def test_a_trial_says_what_it_changes_of_the_recipe_as_the_dataset_has_it(tmp_path: Path) -> None:
     assert find_recipe("fast").learning_rate != 0.8  # CUB's own, so no change
     tried, measures = trial_of(Run.open(changed(tmp_path / "usual", 41.5)))
-    assert tried == Try("cub", 1, "gcgpn-aux", "fast", "", "", 0, 2)
+    assert tried == Trial("cub", 1, "gcgpn-aux", "fast", "", "", 0, 2)
     assert {name: measure.mean for name, measure in measures.items()} == {
         "h_mean": 41.5, "novel_joint": 51.5, "seen_joint": 61.5, "joint_joint": 71.5, "novel_novel": 81.5, "seen_seen": 91.5
     }  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_file_may_know_only_some_measures(tmp_path: Path) -> None:
     path = tmp_path / "trials.csv"
     head = "dataset,shots,variant,recipe,relations,changes,seed,epoch," + ",".join(MEASURES)
     path.write_text(f'{head}\ncub,1,gcgpn-aux,fast,attributes,"learning_rate=0.2, warmup_steps=0",0,12,,,46.5,,,45.25\n')
-    tried = Try("cub", 1, "gcgpn-aux", "fast", "attributes", "learning_rate=0.2, warmup_steps=0", 0, 12)
+    tried = Trial("cub", 1, "gcgpn-aux", "fast", "attributes", "learning_rate=0.2, warmup_steps=0", 0, 12)
     assert read_trials(path) == {tried: {"joint_joint": 46.5, "h_mean": 45.25}}
 
 

@@ -14,7 +14,7 @@ from protograph._internal.errors import InputError
 from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
-from protograph.paper.reproduce import Grid
+from protograph.paper.runner import GridRun
 from protograph.training.config import (
     CHANGES,
     DEMO,
@@ -329,7 +329,7 @@ def test_what_a_recipe_cannot_start_from_is_refused(
     with pytest.raises(InputError, match=named):
         configure(known_toy, "gcgpn-aux", changes={"pretrain": pretrain})
     with pytest.raises(InputError, match=named):
-        Grid([Task(Cell("letters", 1, "gcgpn-aux"), "demo", 0)], Path("results"), Path("runs"), {"pretrain": pretrain})
+        GridRun([Task(Cell("letters", 1, "gcgpn-aux"), "demo", 0)], Path("results"), Path("runs"), {"pretrain": pretrain})
 
 
 def test_a_variant_that_the_recipe_s_own_start_does_not_fit_is_told_to_name_none(

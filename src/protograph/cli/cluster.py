@@ -1,4 +1,4 @@
-"""Runs of the command on a Ray cluster, whose machines see the same folders."""
+"""Runs of the command on a Ray cluster whose machines share folders."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -9,7 +9,7 @@ from protograph.cli.jobs import Ended, run_command
 
 
 class Cluster:
-    """The engine for a cluster: Ray queues the runs and gives each its share of a GPU."""
+    """The engine of a cluster: Ray queues the runs and gives each run its share of a GPU."""
 
     slots: int | None = None
 
@@ -22,17 +22,17 @@ class Cluster:
         ray.init(ignore_reinit_error=True)  # the cluster of RAY_ADDRESS, or this machine
         gpu = device != "cpu" and (device != "auto" or ray.cluster_resources().get("GPU", 0) > 0)
         self._run = ray.remote(num_gpus=1 / jobs if gpu else 0, max_retries=0)(run_command)
-        self._begun: list[Any] = []
+        self._references: list[Any] = []
 
     def submit(self, name: str, words: Sequence[str]) -> "Future[Ended]":
-        """Queue a run; what it says on the way is in Ray's logs."""
+        """Queue a run. What it reports is in Ray's logs."""
         reference = self._run.options(name=name).remote(list(words))
-        self._begun.append(reference)
+        self._references.append(reference)
         future: Future[Ended] = reference.future()
         return future
 
     def stop(self) -> None:
-        """End all that run."""
-        for reference in self._begun:
+        """End all runs."""
+        for reference in self._references:
             self._ray.cancel(reference, force=True)
         self._ray.shutdown()

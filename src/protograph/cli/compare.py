@@ -12,7 +12,7 @@ from protograph._internal.errors import InputError
 from protograph.cli.display import add_measures, fitting, reported, show, stacked
 from protograph.cli.options import AsJson, load_plugins
 from protograph.evaluation.metrics import Measures
-from protograph.paper.trials import Try, trial_of, write_trials
+from protograph.paper.trials import Trial, trial_of, write_trials
 from protograph.training.loop import as_json as measures_as_json
 from protograph.training.run import Run
 
@@ -20,52 +20,54 @@ from protograph.training.run import Run
 @reported
 def compare_command(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run folders that `protograph train` made, finished or not.", metavar="RUN")
+        list[Path], typer.Argument(help="Run folders that `protograph train` wrote, finished or not.", metavar="RUN")
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="A CSV file to write them down in, beside what it has; RESULTS.md shows what is in results/trials.csv.",
-            show_default=False,
-        ),
+        typer.Option(help="A CSV file to add the runs to. RESULTS.md shows those of results/trials.csv.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs on the validation classes: what each changes of its recipe, and what that brought.
 
-    This is what to choose settings by: test classes are not looked at. The numbers are those of the last finished epoch.
+    Choose settings by these measures: they do not use the test classes. They are of the last finished epoch.
     """
     if out is not None and out.suffix != ".csv":
         raise InputError(f"cannot write {out}: give a name that ends in .csv")
-    found = []
+    trials = []
     for folder in runs:
         run = Run.open(folder)
         load_plugins(run.config.plugins)
-        found.append((str(folder), *trial_of(run)))
+        trials.append((str(folder), *trial_of(run)))
     if out is not None:
-        write_trials(out, ((tried, measures) for _, tried, measures in found))
-    answers = [{"run": folder, **vars(tried), "validation": measures_as_json(own)} for folder, tried, own in found]
-    show(answers, compared(found), as_json)
+        write_trials(out, ((trial, measures) for _, trial, measures in trials))
+    answers = [{"run": folder, **vars(trial), "validation": measures_as_json(of_run)} for folder, trial, of_run in trials]
+    show(answers, comparison_of_runs(trials), as_json)
 
 
-def compared(found: Sequence[tuple[str, Try, Measures]]) -> Table:
-    """A row for each run; what all of them have in common stands above."""
-    what = [f"{tried}{f' with {tried.relations}' if tried.relations else ''}, {tried.recipe}" for _, tried, _ in found]
-    same = len(set(what)) == 1
-    title = "Validation classes, last finished epoch" + (f": {what[0]}" if same else "")
-    named = ["run", *([] if same else ["of"]), "changes", "seed", "epoch"]
+def comparison_of_runs(trials: Sequence[tuple[str, Trial, Measures]]) -> Table:
+    """Return a table with a row for each run; what all of them have in common is in the title.
 
-    def made(narrow: bool) -> Table:
+    Args:
+        trials: The folder, the trial and the validation measures of each run.
+
+    """
+    cells = [f"{trial}{f' with {trial.relations}' if trial.relations else ''}, {trial.recipe}" for _, trial, _ in trials]
+    same = len(set(cells)) == 1
+    title = "Validation classes, last finished epoch" + (f": {cells[0]}" if same else "")
+    columns = ["run", *([] if same else ["cell"]), "changes", "seed", "epoch"]
+
+    def table_of(narrow: bool) -> Table:
         table = Table(title=title, title_justify="left")
-        for name in ["run"] if narrow else named:
+        for name in ["run"] if narrow else columns:
             table.add_column(name, overflow="fold")
         add_measures(table, narrow)
-        for own, (folder, tried, measures) in zip(what, found, strict=True):
-            words = [folder, *([] if same else [own]), tried.changes, str(tried.seed), str(tried.epoch)]
-            if narrow:  # all that names a run in one column
-                said = [word for word in words[1:-2] if word]
-                words = ["\n".join([folder, *said, f"seed {tried.seed}, epoch {tried.epoch}"])]
+        for cell, (folder, trial, measures) in zip(cells, trials, strict=True):
+            words = [folder, *([] if same else [cell]), trial.changes, str(trial.seed), str(trial.epoch)]
+            if narrow:  # everything that names a run in one column
+                names = [word for word in words[1:-2] if word]
+                words = ["\n".join([folder, *names, f"seed {trial.seed}, epoch {trial.epoch}"])]
             table.add_row(*map(escape, words), *stacked(map(str, measures.values()), narrow), end_section=narrow)
         return table
 
-    return fitting(made)
+    return fitting(table_of)

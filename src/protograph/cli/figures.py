@@ -1,6 +1,7 @@
 """protograph figures"""
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,107 +13,146 @@ from protograph._internal.errors import InputError, unknown_name
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Root
 from protograph.data import find_source, open_dataset
-from protograph.paper.ledger import read_ledger, scores
-from protograph.paper.plots import fullest_recipe, listed, missing_shots, semantic_figure, shots_figure
+from protograph.paper.grid import Task
+from protograph.paper.ledger import Entry, read_ledger, scores
+from protograph.paper.plots import fullest_recipe, missing_shots, missing_text, semantic_figure, shots_figure
 from protograph.paper.published import PAPER_DATASETS
-from protograph.paper.table import few_shot_table
+from protograph.paper.tables import few_shot_table
 from protograph.report.document import MARKS
 from protograph.report.document import Table as DocumentTable
 from protograph.report.figures import save
 from protograph.training.config import RECIPES
 
 FIGURES = ("shots", "few-shot", "operators")
-SIGNS = (
-    "±: 95 % interval over episodes; of several seeds, their standard deviation\n"
-    + ", ".join(f"{sign} {where}" for where, sign in MARKS.items())
+LEGEND = (
+    "±: 95 % interval over episodes; for several seeds, their standard deviation\n"
+    + ", ".join(f"{sign} {position}" for position, sign in MARKS.items())
     + " the paper's interval"
 )
 
 
+@dataclass
+class FigureWriter:
+    """Draws figures into a folder and remembers what it wrote.
+
+    Attributes:
+        out: The folder.
+        progress: Shows what was written and what is missing.
+        answer: The files, the missing cells and the rows of tables, as JSON values.
+
+    """
+
+    out: Path
+    progress: ShownProgress
+    answer: dict[str, Any] = field(default_factory=lambda: {"files": [], "missing": []})
+
+    def save(self, figure: Any, name: str) -> None:
+        """Write a figure as PNG and PDF."""
+        path = self.out / name
+        save(figure, path)
+        self.answer["files"] += [f"{path}.png", f"{path}.pdf"]
+        self.progress.say(f"wrote {path}.png and .pdf")
+
+    def draw_shots(self, ledger: Mapping[Task, Entry], dataset: str, recipe: str | None) -> None:
+        """Draw Joint-Joint against K, and name the cells that are missing."""
+        known = scores(ledger, recipe or fullest_recipe(ledger, dataset))
+        self.save(shots_figure(known, dataset), f"shots-{dataset}")
+        if missing := missing_shots(known, dataset):
+            self.answer["missing"] += [str(cell) for cell in missing]
+            command = f"`protograph reproduce --table shots --dataset {dataset}` runs them"
+            self.progress.say(f"missing in shots-{dataset}: {missing_text(missing)}; {command}")
+
+    def draw_operators(self, dataset: str, root: Path | None) -> None:
+        """Draw the operators of a dataset's default relations, each in full size and for one column."""
+        opened = open_dataset(dataset, None if find_source(dataset).built_in else root, self.progress)
+        for relation in opened.default_relations or ():
+            for column, suffix in ((False, ""), (True, "-column")):
+                self.save(semantic_figure(opened, relation, column=column), f"operator-{dataset}-{relation}{suffix}")
+
+    def tabulate_few_shot(self, ledger: Mapping[Task, Entry], recipe: str | None, as_json: bool) -> None:
+        """Print Novel-Novel beside few-shot methods, unless the answer is JSON."""
+        table = few_shot_table({name: scores(ledger, name) for name in ([recipe] if recipe else RECIPES)})
+        self.answer["few-shot"] = [dict(zip(table.head, row, strict=True)) for row in table.rows]
+        if not as_json:
+            for shots, caption in ((1, None), (5, LEGEND)):
+                title = f"{shots}-shot 5-way Novel-Novel on miniImageNet beside few-shot methods"
+                show(None, as_table(of_shots(table, shots), title, caption), False)
+
+
 @reported
 def figures_command(
-    which: Annotated[
+    names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="shots: Joint-Joint against K; few-shot: Novel-Novel beside few-shot methods, as a table; operators: the "
-            "relations of the datasets as heat maps, for which they are opened. (default: all)",
+            metavar="[FIGURE]...",
+            help="shots: Joint-Joint against K; few-shot: a table of Novel-Novel beside few-shot methods; operators: the "
+            "relations of the datasets as heat maps, which needs the datasets' files. (default: all)",
             show_default=False,
         ),
     ] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the ledger that `protograph reproduce` fills.")] = Path("results"),
-    out: Annotated[Path, typer.Option(help="Folder for the images, each as PNG and PDF.")] = Path("figures"),
+    results: Annotated[Path, typer.Option(help="The folder of the ledger that `protograph reproduce` fills.")] = Path(
+        "results"
+    ),
+    out: Annotated[Path, typer.Option(help="The folder for the figures, each as PNG and PDF.")] = Path("figures"),
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Of which dataset; repeatable. (default: cub; operators: the paper's two)", show_default=False),
+        typer.Option(help="Only this dataset; repeatable. (default: cub; operators: the paper's two)", show_default=False),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option(help=f"Of which recipe: {', '.join(RECIPES)}. (default: of which there is most)")
+        str | None, typer.Option(help=f"The recipe: {', '.join(RECIPES)}. (default: the one with most cells)")
     ] = None,
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw the paper's figures: those of numbers from the ledger, with what is missing left out and named."""
-    for name in which or ():
+    """Draw the paper's figures from the ledger, and name the cells that are missing."""
+    chosen = names or FIGURES
+    check_options(chosen, dataset or (), recipe, root)
+    writer = FigureWriter(out, ShownProgress(quiet=as_json))
+    ledger = read_ledger(results)
+    if "shots" in chosen:
+        for name in dataset or ("cub",):
+            writer.draw_shots(ledger, name, recipe)
+    if "few-shot" in chosen:
+        writer.tabulate_few_shot(ledger, recipe, as_json)
+    if "operators" in chosen:
+        for name in dataset or PAPER_DATASETS:
+            writer.draw_operators(name, root)
+    if as_json:
+        show(writer.answer, None, True)
+
+
+def check_options(chosen: Sequence[str], datasets: Sequence[str], recipe: str | None, root: Path | None) -> None:
+    """Refuse unknown names, and options that the chosen figures do not use."""
+    for name in chosen:
         if name not in FIGURES:
             raise unknown_name("figure", name, FIGURES)
-    for name in dataset or ():
+    for name in datasets:
         find_source(name)
     if recipe is not None and recipe not in RECIPES:
         raise unknown_name("recipe", recipe, RECIPES)
-    chosen = which or FIGURES
-    for option, value, users in (("recipe", recipe, ("shots", "few-shot")), ("dataset", dataset, ("shots", "operators"))):
+    uses = {
+        "recipe": (recipe, ("shots", "few-shot")), "dataset": (datasets, ("shots", "operators")),
+        "root": (root, ("operators",)),
+    }  # fmt: skip
+    for option, (value, users) in uses.items():
         if value and not set(chosen) & set(users):
             raise InputError(f"--{option} would be ignored without {' or '.join(users)}: leave it out")
-    if root and "operators" not in chosen:
-        raise InputError("--root would be ignored without operators: leave it out")
-    progress = ShownProgress(quiet=as_json)
-    ledger = read_ledger(results)
-    answer: dict[str, Any] = {"files": [], "missing": []}
-
-    def wrote(path: Path) -> None:
-        answer["files"] += [f"{path}.png", f"{path}.pdf"]
-        progress.say(f"wrote {path}.png and .pdf")
-
-    if "shots" in chosen:
-        for name in dataset or ("cub",):
-            known = scores(ledger, recipe or fullest_recipe(ledger, name))
-            save(shots_figure(known, name), out / f"shots-{name}")
-            wrote(out / f"shots-{name}")
-            if missing := missing_shots(known, name):
-                answer["missing"] += [str(cell) for cell in missing]
-                way = f"`protograph reproduce --table shots --dataset {name}` runs them"
-                progress.say(f"missing in shots-{name}: {listed(missing)}; {way}")
-    if "few-shot" in chosen:
-        by_recipe = {name: scores(ledger, name) for name in ([recipe] if recipe else RECIPES)}
-        table = few_shot_table(by_recipe)
-        answer["few-shot"] = [dict(zip(table.head, row, strict=True)) for row in table.rows]
-        if not as_json:
-            for shots, caption in ((1, None), (5, SIGNS)):
-                title = f"{shots}-shot 5-way Novel-Novel on miniImageNet beside few-shot methods"
-                show(None, as_table(of_shots(table, shots), title, caption), False)
-    if "operators" in chosen:
-        for name in dataset or PAPER_DATASETS:
-            opened = open_dataset(name, None if find_source(name).built_in else root, progress)
-            for relation in opened.default_relations or ():
-                for column, size in ((False, ""), (True, "-column")):
-                    path = out / f"operator-{name}-{relation}{size}"
-                    save(semantic_figure(opened, relation, column=column), path)
-                    wrote(path)
-    if as_json:
-        show(answer, None, True)
 
 
 def of_shots(grid: DocumentTable, shots: int) -> DocumentTable:
-    """Of a table with numbers for several K those for one, without columns that have none: this fits a terminal."""
+    """Return the columns of a table that are of one K, without empty ones, so that it fits a terminal."""
     of_k = f", {shots}-shot"
-    there = [any(row[place] for row in grid.rows) for place in range(len(grid.head))]
-    names = [not right for right in grid.right]
-    kept = grid.columns(place for place, text in enumerate(grid.head) if names[place] or (of_k in text and there[place]))
+    filled = [any(row[index] for row in grid.rows) for index in range(len(grid.head))]
+    kept = grid.columns(
+        index
+        for index, (text, is_number) in enumerate(zip(grid.head, grid.right, strict=True))
+        if not is_number or (of_k in text and filled[index])
+    )
     return replace(kept, head=tuple(text.removesuffix(of_k) for text in kept.head))
 
 
 def as_table(grid: DocumentTable, title: str, caption: str | None = None) -> Table:
-    """A document's table for the terminal, bold where it is bold."""
+    """Return a document's table for the terminal, with the same texts in bold."""
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for text, right in zip(grid.head, grid.right, strict=True):
         table.add_column(escape(text.replace("`", "")), justify="right" if right else "left", overflow="fold")

@@ -1,4 +1,4 @@
-"""Several runs of the command at once: one small net does not fill a GPU, and each run is a process of its own."""
+"""Several runs of the command at the same time, each in its own process, since one small network does not fill a GPU."""
 
 import json
 import os
@@ -17,48 +17,56 @@ from protograph._internal.progress import Progress
 
 COMMAND = (sys.executable, "-m", "protograph")
 WATCH = "PROTOGRAPH_ENDS_WITH_STDIN"
-JOB = "PROTOGRAPH_JOB"  # set for the commands started here, which say where they stand although they answer as JSON
+JOB = "PROTOGRAPH_JOB"  # set for the commands started here, which report progress although they answer as JSON
 
 
 def arguments(context: typer.Context, **changed: Any) -> list[str]:
-    """The options this command was given, as a command line would say them, some of them changed."""
+    """Return the options of the current command as a command line, with some of them changed."""
     words: list[str] = []
     for parameter in context.command.params:
         value = changed.get(parameter.name or "", context.params.get(parameter.name or ""))
         if value is None or value is False or value == []:
             continue
-        for each in value if isinstance(value, list | tuple) else [value]:
-            words.append(parameter.opts[0] if each is True else f"{parameter.opts[0]}={each}")
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words.append(parameter.opts[0] if item is True else f"{parameter.opts[0]}={item}")
     return words
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run of the command ended: what it printed and, if it failed, why."""
+    """The end of a run of the command.
+
+    Attributes:
+        answer: What it printed.
+        failure: Why it failed, or None.
+
+    """
 
     answer: str
     failure: str | None = None
 
 
 class Engine(Protocol):
-    """Something that runs the command with a line of arguments, somewhere.
+    """Runs the command with lines of arguments.
 
-    slots: how many at a time; None where the engine has a queue of its own
+    Attributes:
+        slots: The number of runs at the same time; None if the engine has its own queue.
+
     """
 
     slots: int | None
 
     def submit(self, name: str, words: Sequence[str]) -> "Future[Ended]":
-        """Begin a run."""
+        """Start a run."""
         ...
 
     def stop(self) -> None:
-        """End all that run."""
+        """End all runs."""
         ...
 
 
 class Processes:
-    """The engine of this machine. What the runs say on the way is passed on with their name before it."""
+    """The engine of this machine. It passes on what the runs report, with their name in front."""
 
     def __init__(self, jobs: int, progress: Progress) -> None:
         if jobs < 1:
@@ -70,19 +78,19 @@ class Processes:
         self._stopped = False
 
     def submit(self, name: str, words: Sequence[str]) -> "Future[Ended]":
-        """Begin a run in a process of its own."""
+        """Start a run in its own process."""
         return self._threads.submit(
-            run_command, words, lambda line: self._progress.say(f"{name}: {line}"), lambda process: self._began(process)
+            run_command, words, lambda line: self._progress.say(f"{name}: {line}"), lambda process: self._started(process)
         )
 
     def stop(self) -> None:
-        """End all that run, and wait until they have."""
+        """End all runs and wait for them."""
         self._stopped = True
         for process in self._running:
             process.terminate()
         self._threads.shutdown(cancel_futures=True)
 
-    def _began(self, process: "subprocess.Popen[str]") -> None:
+    def _started(self, process: "subprocess.Popen[str]") -> None:
         self._running.append(process)
         if self._stopped:
             process.terminate()
@@ -91,9 +99,18 @@ class Processes:
 def run_command(
     words: Sequence[str],
     say: Callable[[str], None] = print,
-    began: Callable[["subprocess.Popen[str]"], None] = lambda process: None,
+    started: Callable[["subprocess.Popen[str]"], None] = lambda process: None,
 ) -> Ended:
-    """Run the command with these arguments. It ends when this process does, however that ends."""
+    """Run the command with these arguments.
+
+    The command ends when this process ends, even if this process is killed.
+
+    Args:
+        words: The arguments.
+        say: Called with every line that the command reports.
+        started: Called with the process.
+
+    """
     pipe = subprocess.PIPE
     variables = {**os.environ, WATCH: "1", JOB: "1"}
     last = ""
@@ -102,10 +119,10 @@ def run_command(
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        began(process)
+        started(process)
         printed: list[str] = []
         reader = threading.Thread(target=lambda: printed.append(process.stdout.read()))  # type: ignore[union-attr]
-        reader.start()  # beside stderr: neither pipe may fill up
+        reader.start()  # while stderr is read below: neither pipe may fill up
         for line in process.stderr:
             last = line.strip() or last
             say(line.rstrip())
@@ -117,7 +134,7 @@ def run_command(
 
 
 def end_with_parent() -> None:
-    """Where another run of the command began this one, end at once when that one ends, even if it is killed."""
+    """End this process as soon as the process that started it ends, if that is a run of the command."""
     if not os.environ.pop(WATCH, None):
         return
 
@@ -137,24 +154,29 @@ def run_each(
     after: Mapping[str, str] | None = None,
     give_up: bool = False,
 ) -> None:
-    """Run the command with each of these lines of arguments, as they come.
+    """Run the command with each of these lines of arguments, in order.
 
-    done, failed: called here as runs end, with the name and what it printed or why it failed; what they raise ends the others
-    after: of a name, the one that must be done before; where that one failed, this one fails without being begun
-    give_up: after the first that fails begin no other, but let those that run go on to their end
+    Args:
+        commands: The lines of arguments by name.
+        engine: What runs them.
+        done: Called in this thread with the name and the output of a run that succeeded. An exception it raises ends all runs.
+        failed: Called in this thread with the name of a run that failed and the reason. An exception it raises ends all runs.
+        after: For a name, the one that has to succeed before. If that one fails, this one fails without being started.
+        give_up: Whether to start no run after the first failure. Those that run continue to their end.
+
     """
     waiting, running, after = dict(commands), dict[Future[Ended], str](), after or {}
     succeeded: set[str] = set()
-    lost: set[str] = set()
+    unsuccessful: set[str] = set()
     assert set(after.values()) <= set(commands)
     try:
         while waiting or running:
             for name in list(waiting):
                 first = after.get(name)
-                if first in lost:
+                if first in unsuccessful:
                     del waiting[name]
-                    lost.add(name)
-                    failed(name, f"not begun, since {first} failed")
+                    unsuccessful.add(name)
+                    failed(name, f"not started, since {first} failed")
                 elif (first is None or first in succeeded) and (engine.slots is None or len(running) < engine.slots):
                     running[engine.submit(name, waiting.pop(name))] = name
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -164,7 +186,7 @@ def run_each(
                     succeeded.add(name)
                     done(name, ended.answer)
                 else:
-                    lost.add(name)
+                    unsuccessful.add(name)
                     failed(name, ended.failure)
                     if give_up:
                         waiting.clear()
@@ -173,9 +195,18 @@ def run_each(
 
 
 def run_all(commands: Mapping[str, Sequence[str]], jobs: int, progress: Progress) -> dict[str, Any]:
-    """Run the command with each of these lines of arguments, `jobs` at a time; what each answers as JSON, by name.
+    """Run the command with each of these lines of arguments and return the JSON answers by name.
 
-    After the first that fails no other begins, but those that run go on to their end; an interruption ends them.
+    After the first failure no further run is started, but those that run continue to their end. An interruption ends them.
+
+    Args:
+        commands: The lines of arguments by name.
+        jobs: The number of runs at the same time.
+        progress: Shows what the runs report.
+
+    Raises:
+        InputError: If a run failed.
+
     """
     answers: dict[str, Any] = {}
     failures: list[str] = []

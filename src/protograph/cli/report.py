@@ -22,46 +22,49 @@ from protograph.training.run import Run
 
 @reported
 def report_command(
-    source: Annotated[Path, typer.Argument(metavar="RUN|RESULTS", help="A run folder, or a ledger that `reproduce` filled.")],
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|RESULTS", help="A run folder, or the folder of a ledger that `reproduce` fills.")
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     root: Root = None,
     episodes: Annotated[
-        int | None, typer.Option(help="Of a run, how many test episodes to look at. (default: 600)", min=1, show_default=False)
+        int | None,
+        typer.Option(help="For a run, the number of test episodes to evaluate. (default: 600)", min=1, show_default=False),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Write one page of HTML on a run or on all results: tables, images, and what is behind them.
+    """Write an HTML page on a run or on all results.
 
-    It needs nothing beside it: no network, no other file. Of a run it shows the measures, the curves, what was taken for what,
-    and which relations were behind right and wrong answers; of results the paper's numbers beside ours, the conclusions, the
-    figures, and the cells that fall short.
+    The page is one file and needs no network. For a run, it shows the measures, the training curves, the confusions of
+    classes, and the relations behind right and wrong answers. For results, it shows the paper's numbers beside ours, the
+    conclusions, the figures, and the cells that fall short.
     """
     if out.suffix not in (".html", ".htm"):
         raise InputError(f"cannot write {out}: give a name that ends in .html")
     progress = ShownProgress(quiet=as_json)
     if (source / "config.json").exists():
-        title, blocks = of_run(source, root, episodes or 600, device, progress)
+        title, blocks = page_of_run(source, root, episodes or 600, device, progress)
     elif any(source.glob("*/*-shot")):
         if episodes or device != "auto":
-            raise InputError("--episodes and --device are for a run and would be ignored for results: leave them out")
+            raise InputError("--episodes and --device apply to a run and would be ignored for results: leave them out")
         title, blocks = "Results", results_document(source, root, progress)
     else:
-        raise InputError(f"{source} is neither a run folder nor a ledger: name what `train` or `reproduce` left behind")
+        raise InputError(f"{source} is neither a run folder nor a ledger: name a folder that `train` or `reproduce` wrote")
     write_atomically(out, as_html(f"Protograph: {title}", blocks).encode())
     show({"page": str(out)}, None, True) if as_json else print(out)
 
 
-def of_run(folder: Path, root: Path | None, episodes: int, device: str, progress: Progress) -> tuple[str, list[Block]]:
-    """Title and contents of the page on a run."""
+def page_of_run(folder: Path, root: Path | None, episodes: int, device: str, progress: Progress) -> tuple[str, list[Block]]:
+    """Return the title and the contents of the page on a run."""
     run = Run.open(folder)
-    measured = run.measures
-    if measured is None:
-        raise InputError(f"{folder} is not finished: give its training command again, then this one")
-    place = find_device(device)
+    measures = run.measures
+    if measures is None:
+        raise InputError(f"{folder} is not finished: repeat its training command, then this one")
+    chosen = find_device(device)
     dataset = dataset_of(run, root, progress)
     model = trained_model(run, dataset)
     spec = evaluation_spec(dataset, "test", run.config.recipe.ways, run.config.shots, run.config.recipe.test_queries)
-    answers = collect(model.to(place), dataset, spec, episodes, progress)
+    answers = collect(model.to(chosen), dataset, spec, episodes, progress)
     title = f"{run.config.variant}, {run.config.dataset}, {run.config.shots}-shot"
-    return title, run_document(run, measured, dataset, answers, list(related_labels(model)))
+    return title, run_document(run, measures, dataset, answers, list(related_labels(model)))

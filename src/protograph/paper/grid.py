@@ -1,4 +1,4 @@
-"""Which cells there are, and in which order they are run."""
+"""The cells of the tables and figures, and the order in which they are trained."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,34 +13,33 @@ from protograph.training.run import place
 from protograph.variants import find_variant
 
 SHOTS = (1, 5)
-# The cells the paper argues with come first when seeds are added.
-ARGUED = (
+# The cells that the paper argues with; they are the first to get further seeds.
+KEY_CELLS = (
     *(Cell("mini-imagenet", shots, "gcgpn-aux-split") for shots in SHOTS),
     Cell("cub", 1, "gcgpn-aux"),
     Cell("cub", 1, "gcgpn-aux-fc"),
     Cell("cub", 5, "gcgpn-aux"),
     *(Cell(dataset, shots, "dfslwof-att") for dataset in PAPER_DATASETS for shots in SHOTS),
 )
-# The figure of Joint-Joint against K, and which of its cells no table has.
+# The figure of Joint-Joint against K, and those of its cells that are in no table.
 FIGURE_SHOTS = (1, 2, 3, 5, 10)
 FIGURE_VARIANTS = ("gcgpn-aux", "gcgpn-aux-split", "gcgpn", "gcgpn-split", "gcgpn-cos-aux", "dfslwof-att")
-FIGURE = tuple(Cell("cub", shots, variant) for shots in FIGURE_SHOTS if shots not in SHOTS for variant in FIGURE_VARIANTS)
-# Which side information is worth how much, by dataset, in one variant at one shot; () is the dataset's own.
+FIGURE_CELLS = tuple(Cell("cub", k, variant) for k in FIGURE_SHOTS if k not in SHOTS for variant in FIGURE_VARIANTS)
+# The study of side information, in one variant at one shot: relations by dataset, where () is the dataset's default.
 STUDY_VARIANT = "gcgpn-aux"
-STUDY: dict[str, tuple[tuple[str, ...], ...]] = {
+STUDY_RELATIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     "cub": ((), ("words",), ("tree",), ("attributes", "words", "tree")),
     "mini-imagenet": ((), ("names",), ("wordnet", "names")),
     "letters": ((), ("base",), ("accent",)),
 }
-STUDY_OWN = {"cub": "attributes", "mini-imagenet": "wordnet", "letters": "base and accent"}
-# What is between the paper's baselines and GcGPN, at one shot: what the second stage gives, what the metric takes, what needs
-# no training at all.
-RELATIVES = ("aux-only", "gcgpn-key", "dfslwof-avg", "pn+cos", "teen")
-# What --table takes beside the paper's own.
+STUDY_DEFAULT = {"cub": "attributes", "mini-imagenet": "wordnet", "letters": "base and accent"}
+# Variants between the paper's baselines and GcGPN, at one shot. They show what the second stage, the metric and training bring.
+RELATED_BASELINES = ("aux-only", "gcgpn-key", "dfslwof-avg", "pn+cos", "teen")
+# The tables of --table that are not the paper's.
 OTHER_TABLES = {
     "shots": "the figure of Joint-Joint against K",
     "relations": "other side information than the paper's",
-    "baselines": "the relatives of the paper's baselines",
+    "baselines": "variants related to the paper's baselines",
 }
 
 
@@ -53,8 +52,8 @@ class Task:
     seed: int
 
     @property
-    def place(self) -> Path:
-        """Where its run and its numbers belong, each in a folder of their own."""
+    def path(self) -> Path:
+        """The path of its run below the folder of runs, and of its file below the ledger."""
         cell = self.cell
         return place(cell.dataset, cell.shots, cell.variant, self.recipe, self.seed, cell.relations)
 
@@ -64,7 +63,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which cells a user asked for; what is empty asks for all."""
+    """The cells a user selects. An empty attribute selects all.
+
+    Attributes:
+        datasets: Names of datasets.
+        shots: Values of K.
+        variants: Names of variants.
+        tables: Names of tables, the paper's or those of `OTHER_TABLES`.
+
+    Raises:
+        InputError: If a name is unknown or names no cell.
+
+    """
 
     datasets: Sequence[str] = ()
     shots: Sequence[int] = ()
@@ -76,15 +86,17 @@ class Selection:
             find_source(name)
         for name in self.variants:
             if find_variant(name).objective == "classify":
-                raise InputError(f"'{name}' is the first stage of others and no cell: leave it out, it is trained where needed")
+                raise InputError(
+                    f"'{name}' is the first stage of other variants and has no cell: leave it out, it is trained where needed"
+                )
         for name in self.tables:
             if name not in (*TITLES, *OTHER_TABLES):
                 raise unknown_name("table", name, (*TITLES, *OTHER_TABLES))
         if bad := [shots for shots in self.shots if shots < 1]:
             raise InputError(f"shots must be at least 1, not {bad[0]}")
 
-    def has(self, cell: Cell) -> bool:
-        """Whether the cell is asked for."""
+    def includes(self, cell: Cell) -> bool:
+        """Return whether a cell is selected."""
         return (
             (not self.datasets or cell.dataset in self.datasets)
             and (not self.shots or cell.shots in self.shots)
@@ -93,76 +105,85 @@ class Selection:
         )
 
     def cells(self) -> list[Cell]:
-        """The cells asked for: of the paper's tables and, where a dataset is named, of the same grid on it.
+        """Return the selected cells of the paper's tables and, for other datasets that are named, of the same grid on them.
 
-        A variant named together with a dataset is a cell whether or not the paper has it; so is any K.
+        A variant that is named together with a dataset is a cell even if the paper does not have it; so is any K.
         """
-        known = list(published()) + (list(FIGURE) if self.shots else [])
-        others = [name for name in self.datasets if name not in PAPER_DATASETS]
+        candidates = list(published()) + (list(FIGURE_CELLS) if self.shots else [])
+        further = [name for name in self.datasets if name not in PAPER_DATASETS]
         if self.tables:
-            known = [cell for table in self.tables for cell in table_cells(table, self.datasets)]
+            candidates = [cell for table in self.tables for cell in table_cells(table, self.datasets)]
         else:
-            known += [Cell(*parts) for parts in product(others, self.shots or SHOTS, self.variants or VARIANT_OF.values())]
+            candidates += [Cell(*key) for key in product(further, self.shots or SHOTS, self.variants or VARIANT_OF.values())]
             if self.datasets and self.variants:
-                known += [Cell(*parts) for parts in product(self.datasets, self.shots or SHOTS, self.variants)]
-        found = list(dict.fromkeys(cell for cell in known if self.has(cell)))
-        if not found:
-            raise InputError("no cell of the paper's tables is all of this: leave an option out, or name dataset and variant")
-        return found
+                candidates += [Cell(*key) for key in product(self.datasets, self.shots or SHOTS, self.variants)]
+        selected = list(dict.fromkeys(cell for cell in candidates if self.includes(cell)))
+        if not selected:
+            raise InputError("no cell of the paper's tables matches all options: leave one out, or name dataset and variant")
+        return selected
 
 
 def table_cells(table: str, datasets: Sequence[str] = ()) -> list[Cell]:
-    """The cells of a table, one of the paper's or of ours; ours may be of other datasets, too."""
+    """Return the cells of one of the paper's tables, or of a table of `OTHER_TABLES` on the given datasets."""
     if table == "shots":
         return [Cell(name, k, variant) for name in datasets or ("cub",) for k in FIGURE_SHOTS for variant in FIGURE_VARIANTS]
     if table == "relations":
-        chosen = [name for name in datasets or ("cub", "mini-imagenet") if name in STUDY]
-        return [Cell(name, 1, STUDY_VARIANT, relations) for name in chosen for relations in STUDY[name]]
+        studied = [name for name in datasets or ("cub", "mini-imagenet") if name in STUDY_RELATIONS]
+        return [Cell(name, 1, STUDY_VARIANT, relations) for name in studied for relations in STUDY_RELATIONS[name]]
     if table == "baselines":
-        return [Cell(name, 1, variant) for name in datasets or PAPER_DATASETS for variant in RELATIVES]
+        return [Cell(name, 1, variant) for name in datasets or PAPER_DATASETS for variant in RELATED_BASELINES]
     of_table = {row.cell for row in gfsl_rows() if row.table == table}
     return [cell for cell in published() if cell in of_table]
 
 
-def usual_recipe(dataset: str) -> str:
-    """What a dataset's cells are trained by unless told otherwise."""
+def default_recipe(dataset: str) -> str:
+    """Return the recipe that a dataset's cells are trained by if the user names none."""
     return "fast" if dataset in PAPER_DATASETS else find_source(dataset).recipe
 
 
-def plan(selection: Selection, recipe: str | None = None, seeds: int | None = None) -> list[Task]:
-    """What to run, the most telling first.
+def plan_tasks(selection: Selection, recipe: str | None = None, seeds: int | None = None) -> list[Task]:
+    """Return the tasks to run, the most informative first.
 
-    With neither recipe nor seeds named, the paper's datasets follow `stages`, any other one its own recipe from one seed.
+    If neither recipe nor seeds are given, the paper's datasets follow `grid_stages`, and any other dataset its own recipe
+    from one seed.
+
+    Args:
+        selection: The cells.
+        recipe: The recipe of all cells.
+        seeds: The number of seeds of every cell.
+
     """
     cells = selection.cells()
     if recipe is not None:
         find_recipe(recipe)
     if seeds is not None and seeds < 1:
         raise InputError(f"seeds must be at least 1, not {seeds}")
-    recipes = {cell: recipe or usual_recipe(cell.dataset) for cell in cells}
-    wide = recipe is None and seeds is None
-    tasks = [task for stage in stages().values() for task in stage if selection.has(task.cell)] if wide else []
-    return list(dict.fromkeys(tasks + in_order(recipes, seeds or 1)))
+    recipes = {cell: recipe or default_recipe(cell.dataset) for cell in cells}
+    staged = recipe is None and seeds is None
+    tasks = [task for stage in grid_stages().values() for task in stage if selection.includes(task.cell)] if staged else []
+    return list(dict.fromkeys(tasks + _in_order(recipes, seeds or 1)))
 
 
-def in_order(recipes: Mapping[Cell, str], seeds: int) -> list[Task]:
-    """Every cell once, by its recipe; then the further seeds, of the cells the paper argues with before the others."""
-    further = [cell for cell in recipes if cell in ARGUED], [cell for cell in recipes if cell not in ARGUED]
+def _in_order(recipes: Mapping[Cell, str], seeds: int) -> list[Task]:
+    """Return every cell once, then its further seeds, those of the key cells before the others."""
+    groups = [cell for cell in recipes if cell in KEY_CELLS], [cell for cell in recipes if cell not in KEY_CELLS]
     first = [Task(cell, recipe, 0) for cell, recipe in recipes.items()]
-    return first + [Task(cell, recipes[cell], seed) for group in further for seed in range(1, seeds) for cell in group]
+    return first + [Task(cell, recipes[cell], seed) for group in groups for seed in range(1, seeds) for cell in group]
 
 
-def stages() -> dict[str, list[Task]]:
-    """All that the paper's claims rest on, and what goes beyond it, in the order in which it says most."""
+def grid_stages() -> dict[str, list[Task]]:
+    """Return the full plan by title: first the tasks that the paper's claims rest on, then those beyond the paper."""
     tables = list(published())
-    rest = [cell for cell in tables if cell not in ARGUED]
+    rest = [cell for cell in tables if cell not in KEY_CELLS]
     return {
-        "every cell of the paper's once": [Task(cell, "fast", 0) for cell in tables],
-        "two more seeds of the cells it argues with": [Task(cell, "fast", seed) for seed in (1, 2) for cell in ARGUED],
-        "these by the paper recipe": [Task(cell, "paper", 0) for cell in ARGUED],
-        "the further K of its figure": [Task(cell, "fast", 0) for cell in FIGURE],
+        "every cell of the paper once": [Task(cell, "fast", 0) for cell in tables],
+        "two more seeds of the key cells, which the paper argues with": [
+            Task(cell, "fast", seed) for seed in (1, 2) for cell in KEY_CELLS
+        ],
+        "the key cells by the paper recipe": [Task(cell, "paper", 0) for cell in KEY_CELLS],
+        "the further K of the paper's figure": [Task(cell, "fast", 0) for cell in FIGURE_CELLS],
         "two more seeds of the other cells": [Task(cell, "fast", seed) for seed in (1, 2) for cell in rest],
         "other side information": [Task(cell, "fast", 0) for cell in table_cells("relations") if cell.relations],
-        "relatives of the baselines": [Task(cell, "fast", 0) for cell in table_cells("baselines")],
+        "variants related to the baselines": [Task(cell, "fast", 0) for cell in table_cells("baselines")],
         "every cell by the strong recipe": [Task(cell, "strong", 0) for cell in tables],
     }

@@ -1,8 +1,8 @@
-"""What was measured: one JSON file per cell, recipe and seed, and a lock so that one grid at a time writes them.
+"""The ledger: one JSON file of measures per cell, recipe and seed, and a lock that lets one grid at a time write.
 
 results/{dataset}/{shots}-shot/{variant}/{recipe}-{seed}.json
-results/{dataset}/{shots}-shot/{variant}/{relation}-and-{relation}/{recipe}-{seed}.json, with others than the dataset's own
-results/notes.json, what people found out about cells, by {dataset}/{shots}-shot/{variant}, or by {dataset} about all of its
+results/{dataset}/{shots}-shot/{variant}/{relation}-and-{relation}/{recipe}-{seed}.json, for other than the default relations
+results/notes.json, notes of people on cells, by {dataset}/{shots}-shot/{variant}, or on all cells of a {dataset}
 results/trials.csv, what other settings brought on validation classes
 """
 
@@ -13,30 +13,39 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
+from typing import Any
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import UNFINISHED, unfinished, write_json
 from protograph._internal.locks import hold_lock
 from protograph.data import DATASETS
-from protograph.evaluation.metrics import MEASURES, Measure, Measures
+from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
+from protograph.evaluation.metrics import Measure, Measures
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
+from protograph.paper.statistics import Score, Scores
 from protograph.paper.trials import Trials, read_trials, trials_path
 from protograph.relations import relation_label
 from protograph.training.config import RunConfig
 from protograph.training.run import Run
 from protograph.variants import VARIANTS, find_variant
 
-KEYS = ("dataset", "shots", "variant", "recipe", "seed", "measures")
-
 
 @dataclass(frozen=True)
 class Entry:
     """One file of the ledger.
 
-    measures, epoch: of the epoch that validation chose; `last` are those of the last one
-    learned: temperatures and scales of the chosen epoch, by name; none where they were not kept
+    Attributes:
+        task: The cell, recipe and seed.
+        measures: The measures of the epoch that validation selected.
+        epoch: That epoch.
+        last: The measures of the last epoch.
+        last_epoch: The last epoch.
+        config: The configuration of the run.
+        versions: The versions and the device that the run used, as text.
+        learned: The temperatures and scales of the selected epoch by name; empty where they were not kept.
+
     """
 
     task: Task
@@ -50,48 +59,77 @@ class Entry:
 
 
 def table_path(results: Path) -> Path:
-    """Where the tables of a ledger are written: beside it, by its name. That of results/ is RESULTS.md."""
+    """Return the path of a ledger's tables, beside it and by its name: RESULTS.md for results/."""
     folder = results.resolve()
     return folder.with_name(f"{folder.name.upper()}.md")
 
 
 def entry_path(results: Path, task: Task) -> Path:
-    """Where a task's numbers are kept."""
-    return results / task.place.parent / f"{task.place.name}.json"
+    """Return the path of a task's file."""
+    return results / task.path.parent / f"{task.path.name}.json"
 
 
-def record(results: Path, task: Task, folder: Path) -> Entry:
-    """Copy what a finished run measured into the ledger, with all that its numbers depend on."""
+def record_run(results: Path, task: Task, folder: Path) -> Entry:
+    """Copy the measures of a finished run into the ledger, with everything that they depend on.
+
+    Args:
+        results: The folder of the ledger.
+        task: The task that the run is expected to be.
+        folder: The run folder.
+
+    Raises:
+        InputError: If the run is not finished, or is not of this task.
+
+    """
     run = Run.open(folder)
-    config, measured = run.config, run.measures
-    if measured is None:
+    if run.measures is None:
         raise InputError(f"{folder} is not finished: run the same command again")
-    relations = tuple(map(relation_label, config.relations))
-    others = relations if task.cell.relations else ()
-    own = Task(Cell(config.dataset, config.shots, config.variant, others), config.recipe.name, config.seed)
-    if own != task:
-        raise InputError(f"{folder} holds {own}, not {task}: choose another --runs, or remove the folder")
-    chosen = [line for line in run.history if line["epoch"] == measured["epoch"]]
+    if (trained := task_of(run.config, with_relations=bool(task.cell.relations))) != task:
+        raise InputError(f"{folder} holds {trained}, not {task}: choose another --runs, or remove the folder")
     if not (folder / "environment.json").exists():
-        raise InputError(f"{folder} has no environment.json: it says by what it was made, so train again into another folder")
-    finished = datetime.fromtimestamp((folder / "measures.json").stat().st_mtime, UTC)
-    content = {
-        **{name: measured[name] for name in KEYS},
-        **({"relations": list(others)} if others else {}),
-        **{name: value for name, value in measured.items() if name not in KEYS},
-        **({"learned": chosen[0]["learned"]} if chosen else {}),
-        "fingerprint": config.fingerprint,
-        "finished": finished.isoformat(timespec="seconds"),
-        "configuration": {**config.to_dict(), "relations": list(relations)},  # by label: paths mean nothing elsewhere
-        "environment": json.loads((folder / "environment.json").read_text(encoding="utf-8")),
-    }
+        raise InputError(
+            f"{folder} has no environment.json, which names the versions that the run used: train again into another folder"
+        )
     path = entry_path(results, task)
-    write_json(path, content)
+    write_json(path, _content(task, run, run.measures))
     return read_entry(results, path)
 
 
+def task_of(config: RunConfig, with_relations: bool) -> Task:
+    """Return the task that a configuration trains; its relations belong to the cell if they are not the default ones."""
+    relations = tuple(map(relation_label, config.relations)) if with_relations else ()
+    return Task(Cell(config.dataset, config.shots, config.variant, relations), config.recipe.name, config.seed)
+
+
+def _content(task: Task, run: Run, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a file of the ledger."""
+    selected = [line for line in run.history if line["epoch"] == measured["epoch"]]
+    finished = datetime.fromtimestamp((run.folder / "measures.json").stat().st_mtime, UTC)
+    keys = ("dataset", "shots", "variant", "recipe", "seed", "measures")
+    return {
+        **{name: measured[name] for name in keys},
+        **({"relations": list(task.cell.relations)} if task.cell.relations else {}),
+        **{name: value for name, value in measured.items() if name not in keys},
+        **({"learned": selected[0]["learned"]} if selected else {}),
+        "fingerprint": run.config.fingerprint,
+        "finished": finished.isoformat(timespec="seconds"),
+        # Relations are stored by label, since paths mean nothing on other machines.
+        "configuration": {**run.config.to_dict(), "relations": [relation_label(name) for name in run.config.relations]},
+        "environment": json.loads((run.folder / "environment.json").read_text(encoding="utf-8")),
+    }
+
+
 def read_entry(results: Path, path: Path) -> Entry:
-    """One file, which must be whole and say what its place says."""
+    """Return one file of the ledger.
+
+    Args:
+        results: The folder of the ledger.
+        path: The file.
+
+    Raises:
+        InputError: If the file is damaged, or its path is not that of its task.
+
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         cell = Cell(content["dataset"], content["shots"], content["variant"], tuple(content.get("relations", ())))
@@ -110,26 +148,41 @@ def read_entry(results: Path, path: Path) -> Entry:
 
 
 def _measures(content: Mapping[str, Mapping[str, float]]) -> Measures:
-    measures = {name: Measure(**content[name]) for name in MEASURES}
+    measures = {name: Measure(**content[name]) for name in PAPER_MEASURES}
     if not all(math.isfinite(number) for measure in measures.values() for number in (measure.mean, measure.ci95)):
         raise ValueError("a measure is not a finite number")
     return measures
 
 
 def read_ledger(results: Path, new: bool = False) -> dict[Task, Entry]:
-    """All that was recorded; where the folder may be `new`, it need not be there."""
+    """Return all entries of a ledger.
+
+    Args:
+        results: The folder of the ledger.
+        new: Whether the folder may be missing or without a file.
+
+    """
     if not new and not results.is_dir():
         raise InputError(f"no ledger at {results}: name the folder that `protograph reproduce` fills")
-    found = sorted((*results.glob("*/*-shot/*/[!.]*.json"), *results.glob("*/*-shot/*/*/[!.]*.json")))
-    paths = [path for path in found if not path.with_name("config.json").exists()]  # a run lies there, if it does
-    if found and not paths and not new:
-        raise InputError(f"{results} holds runs, and is no ledger: name the folder that `protograph reproduce` fills, or a run")
+    candidates = sorted((*results.glob("*/*-shot/*/[!.]*.json"), *results.glob("*/*-shot/*/*/[!.]*.json")))
+    paths = [path for path in candidates if not path.with_name("config.json").exists()]  # else the folder is a run
+    if candidates and not paths and not new:
+        raise InputError(
+            f"{results} holds runs and is not a ledger: name the folder that `protograph reproduce` fills, or a run"
+        )
     return {entry.task: entry for entry in (read_entry(results, path) for path in paths)}
 
 
 @dataclass(frozen=True)
 class Notes:
-    """What people found out about why cells fall short: of one and, point by point, of all of a dataset; what they tried."""
+    """What people found out about cells that fall short, and the trials they made.
+
+    Attributes:
+        cells: The note on each cell.
+        datasets: The notes on all cells of each dataset.
+        trials: The runs of trials.csv.
+
+    """
 
     cells: Mapping[Cell, str] = field(default_factory=dict)
     datasets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -137,7 +190,7 @@ class Notes:
 
 
 def read_notes(results: Path) -> Notes:
-    """What people found out after looking into cells: as they wrote it into notes.json, and the runs in trials.csv."""
+    """Return the notes of notes.json and the trials of trials.csv, as far as the ledger has these files."""
     path, trials = results / "notes.json", read_trials(trials_path(results))
     if not path.exists():
         return Notes(trials=trials)
@@ -151,71 +204,44 @@ def read_notes(results: Path) -> Notes:
             else:
                 datasets[key] = points
     except (ValueError, AttributeError) as error:
-        example = '{"cub/1-shot/gcgpn-aux": "what is known", "cub": ["what is known of all its cells", "and more"]}'
+        example = '{"cub/1-shot/gcgpn-aux": "a note on the cell", "cub": ["a note on all its cells", "and another"]}'
         raise InputError(f"{path} does not hold notes by cell ({error}): write them as {example}") from error
-    odd = [str(cell) for cell in cells if cell.variant not in VARIANTS or cell.dataset not in DATASETS]
-    if odd := [*odd, *(name for name in datasets if name not in DATASETS)]:
-        raise InputError(f"{path} has a note on '{odd[0]}', which is no cell: mend its name")
+    unknown = [str(cell) for cell in cells if cell.variant not in VARIANTS or cell.dataset not in DATASETS]
+    if unknown := [*unknown, *(name for name in datasets if name not in DATASETS)]:
+        raise InputError(f"{path} has a note on '{unknown[0]}', which is not a cell: correct its name")
     return Notes(cells, datasets, trials)
 
 
-@dataclass(frozen=True)
-class Score:
-    """One measure of a cell over its seeds.
-
-    values: of each seed
-    ci95: 95 % interval over test episodes, of one seed (the mean of those of several)
-    draws: by what chance each value came about, where other cells may share it: the first stage that a seed began from; "", or
-           none at all, where it has nothing in common with others
-    further: whether seeds drew more after what they share, since all of it was trained further
-    """
-
-    values: tuple[float, ...]
-    ci95: float
-    draws: tuple[str, ...] = ()
-    further: bool = False
-
-    @property
-    def mean(self) -> float:
-        """Over seeds."""
-        return fmean(self.values)
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation between seeds; of one seed, its interval over episodes."""
-        return stdev(self.values) if len(self.values) > 1 else self.ci95
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.spread:.2f}"
-
-
-Scores = dict[str, Score]
-
-
 def scores(ledger: Mapping[Task, Entry], recipe: str) -> dict[Cell, Scores]:
-    """What the ledger knows of each cell by one recipe, over all seeds it has."""
-    found: dict[Cell, list[Entry]] = {}
+    """Return the scores of each cell by one recipe, over all seeds of the ledger."""
+    by_cell: dict[Cell, list[Entry]] = {}
     for task, entry in sorted(ledger.items()):
         if task.recipe == recipe:
-            found.setdefault(task.cell, []).append(entry)
-    return {cell: {name: _score(seeds, name) for name in MEASURES} for cell, seeds in found.items()}
+            by_cell.setdefault(task.cell, []).append(entry)
+    return {cell: {name: _score(seeds, name) for name in PAPER_MEASURES} for cell, seeds in by_cell.items()}
 
 
 def _score(seeds: Sequence[Entry], name: str) -> Score:
-    measured = [entry.measures[name] for entry in seeds]
-    values, draws = tuple(one.mean for one in measured), tuple(entry.config.start for entry in seeds)
-    further = find_variant(seeds[0].task.cell.variant).after is None  # what a recipe gives to start from is trained further
-    return Score(values, fmean(one.ci95 for one in measured), draws, further)
+    measures, draws = [entry.measures[name] for entry in seeds], tuple(entry.config.start for entry in seeds)
+    # A start that the recipe names, not the variant, is trained further as a whole.
+    trained_further = find_variant(seeds[0].task.cell.variant).after is None
+    values = tuple(measure.mean for measure in measures)
+    return Score(values, fmean(measure.ci95 for measure in measures), draws, trained_further)
 
 
 @contextmanager
 def locked(results: Path) -> Iterator[None]:
-    """Keep every other grid off a results folder; refused while another one is at work there."""
+    """Keep every other grid from writing to a ledger.
+
+    Raises:
+        InputError: If another grid writes to it.
+
+    """
     results.mkdir(parents=True, exist_ok=True)
     with hold_lock(results / ".lock", results, "wait for it, or choose another --results"):
         table = table_path(results)
         ending = f".*.json.*{UNFINISHED}"
         scratch = *results.glob(f"*/*/*/{ending}"), *results.glob(f"*/*/*/*/{ending}"), *unfinished(table)
-        for left in scratch:  # by a grid that was killed while writing
-            left.unlink(missing_ok=True)
+        for path in scratch:  # left by a grid that was killed while writing
+            path.unlink(missing_ok=True)
         yield

@@ -16,16 +16,17 @@ from protograph.data import Dataset
 from protograph.episodes import sample
 from protograph.evaluation.metrics import EVALUATION_SEED, evaluation_spec
 from protograph.nn.operators import Context, SideInformation, Softmax
-from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, Task, usual_recipe
-from protograph.paper.ledger import Entry, Scores, scores
+from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, Task, default_recipe
+from protograph.paper.ledger import Entry, scores
 from protograph.paper.published import MODEL_OF, PAPER_DATASETS, Cell, published
+from protograph.paper.statistics import Scores
 from protograph.relations import check_similarities
 from protograph.report.figures import COLUMN, similarity_figure
 from protograph.training.config import RECIPES
 
-# A colour, a mark and a line for each, so that colour-blind readers tell them apart, and all do in grey.
+# Each variant has its own colour, marker and line style, so that the lines differ for colour-blind readers and in grey.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
-LOOKS: dict[str, dict[str, Any]] = {
+STYLES: dict[str, dict[str, Any]] = {
     variant: {"color": colour, "marker": marker, "linestyle": line, "linewidth": 1}
     for variant, colour, marker, line in zip(
         FIGURE_VARIANTS, _COLOURS, "os^vDX", ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), "-"), strict=True
@@ -39,17 +40,17 @@ SEED: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 2, "marker
 
 
 def figure_cells(dataset: str) -> list[Cell]:
-    """Cells of the figure of Joint-Joint against K."""
+    """Return the cells of the figure of Joint-Joint against K."""
     return [Cell(dataset, shots, variant) for shots in FIGURE_SHOTS for variant in FIGURE_VARIANTS]
 
 
 def missing_shots(known: Mapping[Cell, Scores], dataset: str = "cub") -> list[Cell]:
-    """Those of them that are not known."""
+    """Return the cells of the figure that are not known."""
     return [cell for cell in figure_cells(dataset) if cell not in known]
 
 
-def listed(missing: Sequence[Cell]) -> str:
-    """Missing cells of the figure in words, by K."""
+def missing_text(missing: Sequence[Cell]) -> str:
+    """Return missing cells of the figure as text, by K."""
     by_shots: dict[int, list[str]] = {}
     for cell in missing:
         by_shots.setdefault(cell.shots, []).append(cell.variant)
@@ -60,20 +61,21 @@ def listed(missing: Sequence[Cell]) -> str:
 
 
 def fullest_recipe(ledger: Mapping[Task, Entry], dataset: str) -> str:
-    """The recipe that has most cells of the figure of a dataset; of several, the usual one."""
-    counts = {recipe: -len(missing_shots(scores(ledger, recipe), dataset)) for recipe in (usual_recipe(dataset), *RECIPES)}
+    """Return the recipe with the most cells of a dataset's figure; the default one, if several have as many."""
+    counts = {recipe: -len(missing_shots(scores(ledger, recipe), dataset)) for recipe in (default_recipe(dataset), *RECIPES)}
     return max(counts, key=lambda recipe: counts[recipe])
 
 
 def shots_figure(known: Mapping[Cell, Scores], dataset: str = "cub") -> Figure:
-    """Joint-Joint against the number of shots: the mean over seeds, the 95 % interval over test episodes, and every seed.
+    """Draw Joint-Joint against the number of shots.
 
-    The paper's numbers are hollow; what is not known is left out.
+    Each point is the mean over seeds with its 95 % interval over test episodes; dots are single seeds, and hollow markers are
+    the paper's numbers. Cells that are not known are left out.
     """
     with matplotlib.rc_context({"font.size": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}):
         figure, axes = plt.subplots(figsize=(COLUMN, 3.3), layout="constrained")
-        for place, variant in enumerate(FIGURE_VARIANTS):
-            shift = 1.04 ** (place - 2.5)  # side by side, so that intervals can be told apart
+        for index, variant in enumerate(FIGURE_VARIANTS):
+            shift = 1.04 ** (index - 2.5)  # side by side, so that intervals do not overlap
             _draw_line(axes, known, dataset, variant, shift)
         axes.set_xscale("log")
         axes.set_xticks(FIGURE_SHOTS, [str(shots) for shots in FIGURE_SHOTS], minor=False)
@@ -81,7 +83,7 @@ def shots_figure(known: Mapping[Cell, Scores], dataset: str = "cub") -> Figure:
         axes.set_xlim(0.85, 11.8)
         axes.set(xlabel="shots K", ylabel="Joint-Joint [%]")
         axes.grid(alpha=0.3, linewidth=0.5)
-        handles = [Line2D([], [], markersize=4, label=MODEL_OF[variant], **LOOKS[variant]) for variant in FIGURE_VARIANTS]
+        handles = [Line2D([], [], markersize=4, label=MODEL_OF[variant], **STYLES[variant]) for variant in FIGURE_VARIANTS]
         handles.append(Line2D([], [], color="0.3", label="bars: 95 % over episodes", **BAR))
         if any(len(known[cell]["joint_joint"].values) > 1 for cell in figure_cells(dataset) if cell in known):
             handles.append(Line2D([], [], color="0.3", label="dots: single seeds", **SEED))
@@ -93,18 +95,18 @@ def shots_figure(known: Mapping[Cell, Scores], dataset: str = "cub") -> Figure:
 
 def _draw_line(axes: Axes, known: Mapping[Cell, Scores], dataset: str, variant: str, shift: float) -> None:
     cells = {k: Cell(dataset, k, variant) for k in FIGURE_SHOTS}
-    own = {k * shift: known[cell]["joint_joint"] if cell in known else None for k, cell in cells.items()}
-    means = [score.mean if score else math.nan for score in own.values()]  # where nothing is known the line is broken
-    intervals = [score.ci95 if score else math.nan for score in own.values()]
-    axes.errorbar(list(own), means, intervals, markersize=4, elinewidth=0.8, capsize=1.5, **LOOKS[variant])
-    seeds = [(k, value) for k, score in own.items() if score and len(score.values) > 1 for value in score.values]
-    axes.plot([1.018 * k for k, _ in seeds], [value for _, value in seeds], color=LOOKS[variant]["color"], **SEED)
-    theirs = {k * shift: published()[cell]["joint_joint"].mean for k, cell in cells.items() if cell in published()}
-    axes.plot(list(theirs), list(theirs.values()), **{**LOOKS[variant], **HOLLOW, "marker": LOOKS[variant]["marker"]})
+    points = {k * shift: known[cell]["joint_joint"] if cell in known else None for k, cell in cells.items()}
+    means = [score.mean if score else math.nan for score in points.values()]  # the line has a gap where a cell is not known
+    intervals = [score.ci95 if score else math.nan for score in points.values()]
+    axes.errorbar(list(points), means, intervals, markersize=4, elinewidth=0.8, capsize=1.5, **STYLES[variant])
+    seeds = [(k, value) for k, score in points.items() if score and len(score.values) > 1 for value in score.values]
+    axes.plot([1.018 * k for k, _ in seeds], [value for _, value in seeds], color=STYLES[variant]["color"], **SEED)
+    paper = {k * shift: published()[cell]["joint_joint"].mean for k, cell in cells.items() if cell in published()}
+    axes.plot(list(paper), list(paper.values()), **{**STYLES[variant], **HOLLOW, "marker": STYLES[variant]["marker"]})
 
 
 def semantic_figure(dataset: Dataset, relation: str, ways: int = 5, column: bool = False) -> Figure:
-    """The semantic operator of a relation for the first test episode, before anything is learned: temperature 1."""
+    """Draw the semantic operator of a relation for the first test episode, before training: at temperature 1."""
     spec = evaluation_spec(dataset, "test", ways, 1, 1)
     episode = sample(spec, EVALUATION_SEED, 0)
     similarities = check_similarities(dataset.relations[relation].similarities(dataset.classes), dataset.classes, relation)
@@ -116,9 +118,9 @@ def semantic_figure(dataset: Dataset, relation: str, ways: int = 5, column: bool
 
 @torch.inference_mode()
 def semantic_operator(similarities: Tensor, classes: Tensor, seen: int) -> Tensor:
-    """The operator [V, V] that a fresh model makes of similarities [C, C] for an episode of `classes` [1, V]."""
-    nothing = torch.zeros(1, classes.shape[1], 1)
+    """Return the operator [V, V] of an untrained model from similarities [C, C], for an episode of `classes` [1, V]."""
+    prototypes = torch.zeros(1, classes.shape[1], 1)
     support = torch.zeros(1, classes.shape[1] - seen, 1, 1)
-    context = Context(nothing, support, torch.ones(support.shape[:3], dtype=torch.bool), classes, seen)
+    context = Context(prototypes, support, torch.ones(support.shape[:3], dtype=torch.bool), classes, seen)
     (weights,) = Softmax(SideInformation(similarities), "semantic").weights(context)
     return weights.dense(classes.shape[1]).reshape(classes.shape[1], -1)

@@ -1,11 +1,12 @@
-"""The numbers the paper published, and which of our variants each of its models is."""
+"""The numbers the paper published, and which variant each of its models is."""
 
 import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from protograph.evaluation.metrics import MEASURES, Measure, Measures
+from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
+from protograph.evaluation.metrics import Measure, Measures
 
 PAPER_DATASETS = ("mini-imagenet", "cub")
 VARIANT_OF = {
@@ -33,7 +34,15 @@ TITLES = {
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One row of a table: a dataset, K, and a variant; and relations, where they are not the dataset's own."""
+    """One row of a table: a dataset, K and a variant.
+
+    Attributes:
+        dataset: The dataset's name.
+        shots: K, the number of support images per novel class.
+        variant: The variant's name.
+        relations: The relations, where they are not the dataset's default ones.
+
+    """
 
     dataset: str
     shots: int
@@ -41,13 +50,13 @@ class Cell:
     relations: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        with_others = f" with {' and '.join(self.relations)}" if self.relations else ""
-        return f"{self.dataset} {self.shots}-shot {self.variant}{with_others}"
+        suffix = f" with {' and '.join(self.relations)}" if self.relations else ""
+        return f"{self.dataset} {self.shots}-shot {self.variant}{suffix}"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of the paper's GFSL tables, its measures in per cent."""
+class PublishedRow:
+    """A row of the paper's GFSL tables, with its measures in per cent."""
 
     table: str
     model: str
@@ -57,7 +66,15 @@ class Row:
 
 @dataclass(frozen=True)
 class FewShotRow:
-    """A row of the paper's few-shot comparison on miniImageNet: Novel-Novel by K; an interval of 0 was not published."""
+    """A row of the paper's few-shot comparison on miniImageNet.
+
+    Attributes:
+        model: The method's name in the paper.
+        kind: "FSL", or "GFSL" for a model of the joint label space.
+        novel_novel: Novel-Novel by K. An interval of 0 was not published.
+        source: Where the paper has the number from.
+
+    """
 
     model: str
     kind: str
@@ -66,14 +83,14 @@ class FewShotRow:
 
 
 @cache
-def gfsl_rows() -> tuple[Row, ...]:
-    """The rows of the GFSL tables, in the paper's order; the supplement repeats four of the cells in tables of its own."""
+def gfsl_rows() -> tuple[PublishedRow, ...]:
+    """Return the rows of the GFSL tables in the paper's order; the supplement repeats four cells in tables of its own."""
     return tuple(
-        Row(
+        PublishedRow(
             line["table"],
             line["model"],
             Cell(line["dataset"], int(line["shots"]), VARIANT_OF[line["model"]]),
-            {name: Measure(float(line[name]), float(line[f"{name}_ci95"])) for name in MEASURES},
+            {name: Measure(float(line[name]), float(line[f"{name}_ci95"])) for name in PAPER_MEASURES},
         )
         for line in _lines("gfsl.csv")
     )
@@ -81,13 +98,13 @@ def gfsl_rows() -> tuple[Row, ...]:
 
 @cache
 def published() -> dict[Cell, Measures]:
-    """The measures of the 44 cells, in the order of the tables."""
+    """Return the measures of the 44 cells, in the order of the tables."""
     return {row.cell: row.measures for row in gfsl_rows()}
 
 
 @cache
 def few_shot_rows() -> tuple[FewShotRow, ...]:
-    """The rows of the few-shot comparison."""
+    """Return the rows of the few-shot comparison."""
     return tuple(
         FewShotRow(
             line["model"],

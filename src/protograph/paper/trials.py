@@ -1,6 +1,6 @@
-"""What was tried on validation classes: runs by what they change of their recipe, and never a measure of test classes.
+"""Trials on validation classes: what runs change of their recipe and what that brought. Measures of test classes never appear.
 
-results/trials.csv, one line per run, as `protograph compare --out` writes it
+results/trials.csv has one line per run, as `protograph compare --out` writes it.
 """
 
 import csv
@@ -13,23 +13,32 @@ from typing import Any
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
 from protograph.data import find_source
-from protograph.evaluation.metrics import MEASURES, Measure, Measures
+from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
+from protograph.evaluation.metrics import Measure, Measures
 from protograph.relations import relation_label
 from protograph.training.config import RunConfig, recipe_for
 from protograph.training.run import Run
 from protograph.variants import find_variant
 
-OWN_DATA = ("folder", "features")  # datasets of which every user has others
+USER_DATASETS = ("folder", "features")  # their contents differ from user to user
 
 
 @dataclass(frozen=True, order=True)
-class Try:
-    """What was tried.
+class Trial:
+    """A run that was tried.
 
-    changes: to the recipe and the network the dataset has with it, as NAME=VALUE; empty for the recipe as it is. A second stage
-             also names the first by the beginning of its weights' digest: another first stage, another trial. So are other
-             contents of the user's own data and files of relations
-    epoch: the last one that ended, which is the one that is measured
+    Attributes:
+        dataset: The dataset's name.
+        shots: K.
+        variant: The variant's name.
+        recipe: The recipe's name.
+        relations: The labels of the relations.
+        changes: The changes to the recipe and to its backbone, as NAME=VALUE; empty for the recipe itself. The first stage of
+            a second stage, the user's own data and files of relations are named by the beginning of their digests, since
+            other contents make another trial.
+        seed: The seed.
+        epoch: The last finished epoch, which is the one measured.
+
     """
 
     dataset: str
@@ -45,76 +54,81 @@ class Try:
         return f"{self.dataset} {self.shots}-shot {self.variant}"
 
 
-Trials = dict[Try, dict[str, float]]  # measures on validation classes, in per cent; not all six where only some are known
+Trials = dict[Trial, dict[str, float]]  # measures on validation classes, in per cent; of some trials, not all six are known
 
 
-def trial_of(run: Run) -> tuple[Try, Measures]:
-    """What a run changes, and what came of it on the validation classes after its last epoch."""
+def trial_of(run: Run) -> tuple[Trial, Measures]:
+    """Return a run as a trial, with its measures on the validation classes after its last epoch."""
     config, history = run.config, run.history
     if not history:
-        raise InputError(f"{run.folder} has no finished epoch yet: let it go on, or leave it out")
-    data = config.fingerprint if config.dataset in OWN_DATA else ""
+        raise InputError(f"{run.folder} has no finished epoch yet: let it train, or leave it out")
+    data = config.fingerprint if config.dataset in USER_DATASETS else ""
     digests = [("start", config.start), ("data", data), *(("relation", digest) for digest in config.relation_digests)]
-    told = [f"{name}={digest[:8]}" for name, digest in digests if digest]
-    tried = Try(
+    contents = [f"{name}={digest[:8]}" for name, digest in digests if digest]
+    trial = Trial(
         config.dataset,
         config.shots,
         config.variant,
         config.recipe.name,
         " and ".join(map(relation_label, config.relations)),
-        ", ".join(filter(None, (changes(config), *told))),
+        ", ".join(filter(None, (recipe_changes(config), *contents))),
         config.seed,
         history[-1]["epoch"],
     )
-    return tried, {name: Measure(**history[-1]["validation"][name]) for name in MEASURES}
+    return trial, {name: Measure(**history[-1]["validation"][name]) for name in PAPER_MEASURES}
 
 
-def changes(config: RunConfig) -> str:
-    """What a run changes of its recipe and of the network the dataset has with it, as NAME=VALUE, with commas between."""
+def recipe_changes(config: RunConfig) -> str:
+    """Return what a run changes of its recipe and of the recipe's backbone, as NAME=VALUE with commas between."""
     source = find_source(config.dataset)
-    usual = recipe_for(find_variant(config.variant), config.recipe.name, {}, source.changes)
+    default = recipe_for(find_variant(config.variant), config.recipe.name, {}, source.changes)
     changed = {"backbone": config.backbone} if config.backbone != source.backbone_for(config.recipe.name) else {}
-    changed |= {name: value for name, value in vars(config.recipe).items() if value != getattr(usual, name)}
+    changed |= {name: value for name, value in vars(config.recipe).items() if value != getattr(default, name)}
     return ", ".join(f"{name}={value}" for name, value in changed.items())
 
 
 def trials_path(results: Path) -> Path:
-    """Beside the cells of a ledger."""
+    """Return the path of a ledger's trials."""
     return results / "trials.csv"
 
 
 def read_trials(path: Path) -> Trials:
-    """All that was written down; none where there is no file."""
+    """Return the trials of a file; none if it is missing.
+
+    Raises:
+        InputError: If the file is damaged, with the number of the line.
+
+    """
     if not path.exists():
         return {}
     trials: Trials = {}
     lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
     try:
         for row in lines:
-            tried = Try(**{part.name: _typed(row[part.name], part.type) for part in fields(Try)})
-            trials[tried] = {name: float(row[name]) for name in MEASURES if row[name]}
+            trial = Trial(**{column.name: _typed(row[column.name], column.type) for column in fields(Trial)})
+            trials[trial] = {name: float(row[name]) for name in PAPER_MEASURES if row[name]}
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged in line {lines.line_num} ({error!r}): mend or remove that line") from error
+        raise InputError(f"{path} is damaged in line {lines.line_num} ({error!r}): correct or remove that line") from error
     return trials
 
 
-def write_trials(path: Path, trials: Iterable[tuple[Try, Measures]]) -> None:
-    """Add runs to a file, in place of what it says of the same settings and seed."""
-    together = read_trials(path)
-    for tried, measures in trials:
-        together = {other: own for other, own in together.items() if _settings(other) != _settings(tried)}
-        together[tried] = {name: measure.mean for name, measure in measures.items()}
+def write_trials(path: Path, trials: Iterable[tuple[Trial, Measures]]) -> None:
+    """Add trials to a file; a trial replaces an earlier one of the same settings and seed."""
+    combined = read_trials(path)
+    for trial, measures in trials:
+        combined = {earlier: means for earlier, means in combined.items() if _settings(earlier) != _settings(trial)}
+        combined[trial] = {name: measure.mean for name, measure in measures.items()}
     text = io.StringIO()
-    lines = csv.DictWriter(text, [*(part.name for part in fields(Try)), *MEASURES], lineterminator="\n")
+    lines = csv.DictWriter(text, [*(column.name for column in fields(Trial)), *PAPER_MEASURES], lineterminator="\n")
     lines.writeheader()
-    for tried, means in sorted(together.items()):
-        lines.writerow({**vars(tried), **{name: f"{mean:g}" for name, mean in means.items()}})
+    for trial, means in sorted(combined.items()):
+        lines.writerow({**vars(trial), **{name: f"{mean:g}" for name, mean in means.items()}})
     write_atomically(path, text.getvalue().encode())
 
 
-def _settings(tried: Try) -> dict[str, object]:
-    """All of it but how far it has come."""
-    return {name: value for name, value in vars(tried).items() if name != "epoch"}
+def _settings(trial: Trial) -> dict[str, object]:
+    """Return everything but the epoch."""
+    return {name: value for name, value in vars(trial).items() if name != "epoch"}
 
 
 def _typed(text: str, kind: object) -> Any:

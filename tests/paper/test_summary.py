@@ -11,10 +11,12 @@ from paper.made_up import make_ledger, make_run, text_of
 from protograph._internal.errors import InputError
 from protograph.evaluation.metrics import MEASURES, Measure
 from protograph.paper.grid import Task
-from protograph.paper.ledger import read_ledger, read_notes, record, scores, table_path
+from protograph.paper.ledger import read_ledger, read_notes, record_run, scores, table_path
 from protograph.paper.published import Cell, few_shot_rows, published
-from protograph.paper.table import TRAINED, document, few_shot_table, mark, shortfalls, write_table
-from protograph.paper.trials import Try, write_trials
+from protograph.paper.summary import summary_blocks, write_summary
+from protograph.paper.tables import few_shot_table, interval_mark, shortfalls
+from protograph.paper.texts import RECIPE_TEXTS
+from protograph.paper.trials import Trial, write_trials
 from protograph.report.document import as_markdown
 from protograph.training.config import RECIPES
 
@@ -29,25 +31,25 @@ def test_marks_and_rows_are_those_of_a_naive_recomputation(tmp_path: Path) -> No
     shown = [f"**{m}**" if name == "joint_joint" else str(m) for name, m in published()[AUX].items()]
     place = lines.index("| GcGPN-aux | published | " + " | ".join(shown) + " |")
     row = [part.strip() for part in lines[place + 1].strip("|").split("|")]
-    assert row[:2] == ["", "here by `fast`, 1 seed"]
+    assert row[:2] == ["", "ours by `fast`, 1 seed"]
     for text, name in zip(row[2:], MEASURES, strict=True):
         ours, paper, interval = values[name][0], published()[AUX][name].mean, published()[AUX][name].ci95
         sign = "▼" if ours < paper - interval else "▲" if ours > paper + interval else "●"
         assert text == f"{ours:.2f} ± 0.50 {sign}"
     assert "1 of the paper's 44 cells" in "\n".join(lines)
-    planned = "every cell of the paper's once, 1 of 44; two more seeds of the cells it argues with, 0 of 18; "
+    planned = "every cell of the paper once, 1 of 44; two more seeds of the key cells, which the paper argues with, 0 of 18; "
     assert planned in "\n".join(lines)
 
 
 def test_the_edges_of_the_interval_are_within() -> None:
     paper = published()[AUX]["h_mean"]
-    assert mark(paper.mean + paper.ci95, paper) == mark(paper.mean - paper.ci95, paper) == "within"
-    assert mark(paper.mean + paper.ci95 + 0.01, paper) == "above"
-    assert mark(paper.mean - paper.ci95 - 0.01, paper) == "below"
+    assert interval_mark(paper.mean + paper.ci95, paper) == interval_mark(paper.mean - paper.ci95, paper) == "within"
+    assert interval_mark(paper.mean + paper.ci95 + 0.01, paper) == "above"
+    assert interval_mark(paper.mean - paper.ci95 - 0.01, paper) == "below"
 
 
 def test_the_best_of_the_papers_rows_is_bold_as_in_the_paper() -> None:
-    lines = as_markdown(document({})).splitlines()
+    lines = as_markdown(summary_blocks({})).splitlines()
     bold = [line for line in lines if "**" in line]
     first = next(line for line in bold if line.startswith("| GcGPN-aux-split"))
     assert re.findall(r"\*\*(.*?)\*\*", first) == ["51.63 ± 0.41", "50.83 ± 0.45"]
@@ -66,8 +68,8 @@ def test_second_stages_of_different_first_ones_are_named(tmp_path: Path) -> None
     results = tmp_path / "results"
     for shots, start in ((1, "a"), (5, "a"), (10, "b")):
         task = Task(Cell("cub", shots, "dfslwof-att"), "fast", 0)
-        record(results, task, make_run(tmp_path / str(shots), task, start=start))
-        said = "Second stages of `fast-0` began from 2 trainings of the first." in text_of(results)
+        record_run(results, task, make_run(tmp_path / str(shots), task, start=start))
+        said = "Second stages of `fast-0` started from 2 different trainings of the first stage." in text_of(results)
         assert said == (start == "b")
 
 
@@ -79,7 +81,7 @@ def test_networks_are_named_with_their_recipes_where_these_have_different_ones(t
     text = text_of(make_ledger(tmp_path / "wide", wide))
     assert "cub: conv4-128-mirror by `strong`, conv4-64-128 by `fast` and `paper`; fingerprint" in text
     assert "mini-imagenet: conv4-64-128; fingerprint" in text
-    assert "Not by the recipes as they are" not in text
+    assert "Some runs changed their recipe" not in text
 
 
 def test_several_seeds_show_their_spread_and_recipes_stand_apart(tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ def test_several_seeds_show_their_spread_and_recipes_stand_apart(tmp_path: Path)
         {(AUX, "fast"): {"h_mean": [44.0, 46.0]}, (FC, "fast"): {"h_mean": [43.0]}, (AUX, "paper"): {"h_mean": [42.0]}},
     )
     text = text_of(results)
-    assert "| here by `fast`, 2 seeds |" in text
+    assert "| ours by `fast`, 2 seeds |" in text
     assert " 45.00 ± 1.41 ▲" in text
     assert " 43.00 ± 0.50 ▼" in text
     assert " 42.00 ± 0.50 ▼" in text
@@ -112,20 +114,20 @@ def test_cells_that_fall_short_are_listed_with_what_is_allowed(tmp_path: Path) -
     assert found[SPLIT] == {"joint_joint": pytest.approx(2.5 - min_paper["joint_joint"].ci95 - 1.5)}
     text = text_of(results)
     said = "1 of 3 cells reach the paper (33 %); mini-imagenet 0 of 1, cub 1 of 2; "
-    said += "0 of these by less than 0.5 points, and 0 of the others miss it by less; 1 if none were allowed more"
-    assert f"- `fast` ({TRAINED['fast']}): {said}\n" in text
+    said += "0 of these by less than 0.5 points, and 0 of the others miss it by less; 1 would reach it without the allowance"
+    assert f"- `fast` ({RECIPE_TEXTS['fast']}): {said}\n" in text
     joint = published()[AUX]["joint_joint"]
     row = f"| {AUX}, 1 seed | 43.21 ± 0.50 | 44.21 ± 0.48 | {joint.mean:.2f} ± 0.50 | {joint} | 0.52 |  |"
-    assert f"{row} not looked into yet |" in text
+    assert f"{row} not investigated yet |" in text
     (results / "notes.json").write_text('{"cub/1-shot/gcgpn-aux": "the |last| ReLU,\\n*perhaps*"}')
     text = text_of(results)
-    assert f"{row} as said of it above |" in text
-    assert f"What is known of single cells:\n\n- **{AUX}**: the \\|last\\| ReLU, \\*perhaps\\*\n" in text
+    assert f"{row} see its note above |" in text
+    assert f"What is known about single cells:\n\n- **{AUX}**: the \\|last\\| ReLU, \\*perhaps\\*\n" in text
     (results / "notes.json").write_text('{"cub": ["other *images*", "another\\nnet"]}')
     text = text_of(results)
-    assert "What is known of cub:\n\n- other \\*images\\*\n- another net\n" in text
-    assert f"{row} as all of cub |" in text
-    assert "| not looked into yet |" in text, "of another dataset"
+    assert "What is known about cub:\n\n- other \\*images\\*\n- another net\n" in text
+    assert f"{row} as for all of cub |" in text
+    assert "| not investigated yet |" in text, "of another dataset"
 
 
 def test_cells_that_another_seed_may_turn_over_are_counted(tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_what_is_known_of_a_cell_is_said_once_and_only_while_it_falls_short(tmp_
     (results / "notes.json").write_text('{"cub/1-shot/gcgpn-aux": "lack of light", "cub/1-shot/gcgpn-aux-fc": "solved"}')
     text = text_of(results)
     assert text.count("lack of light") == 1
-    assert text.count("| as said of it above |") == 2
+    assert text.count("| see its note above |") == 2
     assert "solved" not in text
 
 
@@ -162,7 +164,7 @@ def test_every_cell_is_set_beside_the_paper_and_counted_without_what_is_allowed_
     }
     text = text_of(make_ledger(tmp_path / "results", values))
     assert ": 3 of 4 cells reach the paper (75 %); mini-imagenet 1 of 1, cub 2 of 3; " in text
-    assert "; 2 if none were allowed more\n" in text
+    assert "; 2 would reach it without the allowance\n" in text
     rows = [
         f"| {SPLIT} | 1 |{' -1.20 |' * 6} yes |",
         f"| {AUX} | 2 |{' +2.00 |' * 6} yes |",
@@ -187,7 +189,7 @@ def test_a_row_alone_is_not_the_best_of_its_study(tmp_path: Path) -> None:
     values = {(AUX, "paper"): {"h_mean": [44.0]}, (AUX, "fast"): {"h_mean": [45.0]}, (words, "fast"): {"h_mean": [43.0]}}
     text = text_of(make_ledger(tmp_path / "results", values))
     study = text[text.index("## Other side information") :]
-    alone, best, other = (line for line in study.splitlines() if "here by" in line and "1 seed" in line)
+    alone, best, other = (line for line in study.splitlines() if "ours by" in line and "1 seed" in line)
     assert ("**" in alone, "**45.00" in best, "**43.00" in other) == (False, True, False)
 
 
@@ -204,18 +206,20 @@ def test_what_operators_weigh_is_shown_where_it_is_known(tmp_path: Path) -> None
         folder = make_run(tmp_path / str(seed), task, {name: {"mean": 41.0 + seed, "ci95": 0.5} for name in MEASURES})
         if known:
             (folder / "epochs.jsonl").write_text(json.dumps({"epoch": 3, "learned": known}) + "\n")
-        record(results, task, folder)
+        record_run(results, task, folder)
     text = text_of(results)
-    section = text[text.index("## What operators came to weigh") :]
+    section = text[text.index("## Learned weights of the operators") :]
     assert "| cub 1-shot gcgpn-aux fast-0 | 3.06 | attributes 0.91, identity-nn -0.75 | 41.00 | 41.00 |" in section
     assert "fast-1" not in section[: section.index("## The last epoch")]
-    assert "What operators came to weigh" not in text_of(make_ledger(tmp_path / "other", {(AUX, "fast"): {"h_mean": [44.0]}}))
+    assert "Learned weights of the operators" not in text_of(
+        make_ledger(tmp_path / "other", {(AUX, "fast"): {"h_mean": [44.0]}})
+    )
 
 
 def test_recipes_whose_numbers_stand_beside_the_paper_s_say_what_they_are(tmp_path: Path) -> None:
-    assert TRAINED.keys() == RECIPES.keys() - {"demo"}
-    text = text_of(make_ledger(tmp_path / "results", {(FC, recipe): {"h_mean": [60.0]} for recipe in TRAINED}))
-    for recipe, what in TRAINED.items():
+    assert RECIPE_TEXTS.keys() == RECIPES.keys() - {"demo"}
+    text = text_of(make_ledger(tmp_path / "results", {(FC, recipe): {"h_mean": [60.0]} for recipe in RECIPE_TEXTS}))
+    for recipe, what in RECIPE_TEXTS.items():
         assert f"- `{recipe}` ({what}): " in text
     for done in (
         "scaled",
@@ -227,7 +231,7 @@ def test_recipes_whose_numbers_stand_beside_the_paper_s_say_what_they_are(tmp_pa
         "20 classes",
         "cosine classifier",
     ):
-        assert done in TRAINED["strong"]
+        assert done in RECIPE_TEXTS["strong"]
 
 
 def test_where_no_cell_falls_short_none_is_listed(tmp_path: Path) -> None:
@@ -238,18 +242,18 @@ def test_where_no_cell_falls_short_none_is_listed(tmp_path: Path) -> None:
 
 def test_what_was_tried_stands_in_a_table_the_best_first(tmp_path: Path) -> None:
     results = make_ledger(tmp_path / "results", {(AUX, "fast"): {"h_mean": [44.0]}})
-    assert "What was tried" not in text_of(results)
-    tries = [Try("cub", 1, "gcgpn-aux", "fast", "attributes", changes, 0, 12) for changes in ("", "learning_rate=0.2", "a|b")]
+    assert "Trials on" not in text_of(results)
+    tries = [Trial("cub", 1, "gcgpn-aux", "fast", "attributes", changes, 0, 12) for changes in ("", "learning_rate=0.2", "a|b")]
     values = [{"h_mean": 41.26, "joint_joint": 44.0}, {"h_mean": 43.0}, {"h_mean": 42.0}]
     measures = [{name: Measure(value, 0.5) for name, value in own.items()} for own in values]
     write_trials(results / "trials.csv", zip(tries, measures, strict=True))
     text = text_of(results)
-    table = text[text.index("## What was tried on the validation classes") :].split("\n\n")[2].splitlines()
+    table = text[text.index("## Trials on the validation classes") :].split("\n\n")[2].splitlines()
     assert table[0].startswith("| cub 1-shot gcgpn-aux | recipe | relations | seed | epoch | Joint-Joint | H-Mean |")
     assert table[2:] == [
         "| learning_rate=0.2 | fast | attributes | 0 | 12 |  | 43.0 |",
         "| a\\|b | fast | attributes | 0 | 12 |  | 42.0 |",
-        "| as it is | fast | attributes | 0 | 12 | 44.0 | 41.3 |",
+        "| unchanged recipe | fast | attributes | 0 | 12 | 44.0 | 41.3 |",
     ]
 
 
@@ -257,7 +261,7 @@ def test_other_datasets_have_tables_of_their_own(tmp_path: Path) -> None:
     cell = Cell("letters", 5, "gcgpn-aux")
     text = text_of(make_ledger(tmp_path / "results", {(cell, "demo"): {"h_mean": [61.0]}}))
     assert "## letters, 5-shot: not in the paper's tables" in text
-    assert "| gcgpn-aux | here by `demo`, 1 seed |" in text
+    assert "| gcgpn-aux | ours by `demo`, 1 seed |" in text
     assert "The ledger holds 1 run." in text
     assert "the paper's rows" not in text
     assert "published" not in text, "the paper has no such dataset"
@@ -274,12 +278,12 @@ def test_runs_on_different_images_are_called_so(tmp_path: Path) -> None:
 
 def test_settings_that_are_not_the_recipes_are_named(tmp_path: Path) -> None:
     results = make_ledger(tmp_path / "results", {(AUX, "fast"): {"h_mean": [44.0]}})
-    assert "Not by the recipes as they are" not in text_of(results)
+    assert "Some runs changed their recipe" not in text_of(results)
     (path,) = results.glob("*/*/gcgpn-aux/*.json")
     content = json.loads(path.read_text())
     content["configuration"]["recipe"] |= {"epochs": 3, "dropout": 0.5}
     path.write_text(json.dumps(content))
-    assert "**Not by the recipes as they are: epochs=3, dropout=0.5.**" in text_of(results)
+    assert "**Some runs changed their recipe: epochs=3, dropout=0.5.**" in text_of(results)
 
 
 def test_the_last_epoch_stands_beside_the_chosen_one(tmp_path: Path) -> None:
@@ -293,7 +297,7 @@ def test_the_last_epoch_stands_beside_the_chosen_one(tmp_path: Path) -> None:
 
 
 def test_the_file_stands_beside_the_ledger(tmp_path: Path) -> None:
-    assert write_table(tmp_path / "results", {}) == table_path(tmp_path / "results") == tmp_path / "RESULTS.md"
+    assert write_summary(tmp_path / "results", {}) == table_path(tmp_path / "results") == tmp_path / "RESULTS.md"
     assert (tmp_path / "RESULTS.md").read_text().startswith("# Results\n")
 
 
@@ -338,5 +342,6 @@ def test_other_side_information_has_a_table_of_its_own(tmp_path: Path) -> None:
     assert "**44.00" not in table[2]
     assert "1 of the paper's 44 cells" in text
     assert "not in the paper's tables" not in text
-    assert "| Joint-Joint beside attributes | H-Mean beside attributes | Joint-Joint beside none | H-Mean beside none |" in text
-    assert re.search(r"\| words \| here by `fast` \| [^|]+ \| \+1\.00 ± 0\.71 \* \|  \|  \|", text)  # nothing to put it beside
+    heads = [f"{measure} minus that of {other}" for other in ("attributes", "none") for measure in ("Joint-Joint", "H-Mean")]
+    assert f"| {' | '.join(heads)} |" in text
+    assert re.search(r"\| words \| ours by `fast` \| [^|]+ \| \+1\.00 ± 0\.71 \* \|  \|  \|", text)  # nothing to put it beside

@@ -28,11 +28,12 @@ from protograph.cli import train as train_verb
 from protograph.cli.jobs import Ended
 from protograph.data import DATASETS, Dataset, DatasetSource, open_dataset
 from protograph.evaluation.metrics import MEASURES
-from protograph.paper.grid import Selection, Task, plan
-from protograph.paper.ledger import locked, read_ledger, record
+from protograph.paper import runner
+from protograph.paper.grid import Selection, Task, plan_tasks
+from protograph.paper.ledger import locked, read_ledger, record_run
 from protograph.paper.published import Cell
-from protograph.paper.reproduce import Grid
-from protograph.paper.table import write_table
+from protograph.paper.runner import GridRun
+from protograph.paper.summary import write_summary
 from protograph.report import figures
 from protograph.training import loop as training
 from protograph.training.config import RECIPES, recipe_for
@@ -52,7 +53,7 @@ def reproduce(*arguments: str | Path) -> Result:
 def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, where `train` is the stand-in; its log."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verb, "open_dataset", lambda name, *_: types.SimpleNamespace(name=name, fingerprint="images-1"))
+    monkeypatch.setattr(runner, "open_dataset", lambda name, *_: types.SimpleNamespace(name=name, fingerprint="images-1"))
     monkeypatch.setattr(jobs, "COMMAND", (sys.executable, "-S", str(HERE / "fake_train.py")))
     recipes = {
         f"{variant} {name}": asdict(recipe_for(find_variant(variant), name, {}, DATASETS["letters"].changes))
@@ -163,7 +164,7 @@ def test_where_the_first_stage_fails_those_behind_it_are_not_begun(faked: Path, 
     assert found["failed"] == {
         "letters cosine demo-0": "made up to fail",
         **{
-            f"letters 1-shot {variant} demo-0": "not begun, since letters cosine demo-0 failed"
+            f"letters 1-shot {variant} demo-0": "not started, since letters cosine demo-0 failed"
             for variant in ("dfslwof-att", "teen")
         },
     }
@@ -200,7 +201,7 @@ def test_a_file_of_the_user_s_own_is_not_taken_for_the_table(faked: Path) -> Non
     Path("RESULTS.md").write_text("# Results of my own")
     result = reproduce(*SMALL)
     assert result.exit_code == 2
-    assert "RESULTS.md is there, and not written by `reproduce`: move it, or choose another --results" in result.stderr
+    assert "RESULTS.md exists and was not written by `reproduce`: move it, or choose another --results" in result.stderr
     assert Path("RESULTS.md").read_text() == "# Results of my own"
     assert not faked.exists(), "found before anything runs"
 
@@ -213,7 +214,7 @@ def test_runs_may_lie_in_the_ledger_s_folder_and_are_no_ledger_by_themselves(fak
     Path("runs/letters/1-shot/gcgpn/demo-0.json").unlink()
     result = reproduce("--table-only", "--results=runs")
     assert result.exit_code == 2
-    assert "runs holds runs, and is no ledger" in result.stderr
+    assert "runs holds runs and is not a ledger" in result.stderr
 
 
 def test_a_damaged_file_of_the_ledger_is_named_before_anything_runs(faked: Path) -> None:
@@ -252,7 +253,7 @@ def test_what_cannot_be_run_is_refused_in_one_line(faked: Path, arguments: list[
 def test_a_dataset_that_cannot_be_opened_is_refused_before_anything_runs(
     faked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verb, "open_dataset", open_dataset)
+    monkeypatch.setattr(runner, "open_dataset", open_dataset)
     monkeypatch.delenv("PROTOGRAPH_DATA", raising=False)
     result = reproduce("--table=CUB", "--root", tmp_path / "nowhere")
     assert result.exit_code == 2
@@ -277,11 +278,11 @@ def test_numbers_by_other_settings_are_not_mixed_into_a_ledger(faked: Path) -> N
 def test_numbers_on_other_images_are_not_mixed_into_a_ledger(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS, "letters", replace(DATASETS["letters"], built_in=False))
     assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--root=here").exit_code == 0
-    monkeypatch.setattr(verb, "open_dataset", lambda name, *_: types.SimpleNamespace(name=name, fingerprint="images-2"))
+    monkeypatch.setattr(runner, "open_dataset", lambda name, *_: types.SimpleNamespace(name=name, fingerprint="images-2"))
     for variant in ("gcgpn", "gcgpn-aux"):  # done, and missing
         result = reproduce("--dataset=letters", "--shots=1", f"--variant={variant}", "--root=there")
         assert result.exit_code == 2
-        assert "on other images than are here (fingerprint images-1, not images-2)" in result.stderr
+        assert "on other images (fingerprint images-1, not images-2)" in result.stderr
 
 
 def test_every_ledger_has_tables_of_its_own(faked: Path) -> None:
@@ -306,7 +307,7 @@ def test_a_root_that_would_be_ignored_is_refused(faked: Path) -> None:
 
 def test_notes_broken_while_cells_are_trained_do_not_stop_the_grid(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verb, "read_ledger", lambda results: Path(results, "notes.json").write_text("{") and {})
-    monkeypatch.setattr("protograph.paper.reproduce.write_table", functools.partial(once_fine, []))
+    monkeypatch.setattr("protograph.paper.runner.write_summary", functools.partial(once_fine, []))
     result = reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--variant=gcgpn-aux")
     assert result.exit_code == 0, result.stderr
     assert "RESULTS.md is not written: " in result.stderr
@@ -316,7 +317,7 @@ def test_notes_broken_while_cells_are_trained_do_not_stop_the_grid(faked: Path, 
 def once_fine(calls: list[Path], results: Path, ledger: Any) -> None:
     """Write the table, as at the beginning; after that, with notes that were broken meanwhile."""
     calls.append(results)
-    write_table(results, ledger) if calls[1:] else None
+    write_summary(results, ledger) if calls[1:] else None
 
 
 def test_numbers_of_another_network_are_not_mixed_into_a_ledger(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,20 +330,20 @@ def test_numbers_of_another_network_are_not_mixed_into_a_ledger(faked: Path, mon
 
 def test_every_recipe_has_a_network_of_its_own_beside_which_no_other_is_mixed(tmp_path: Path) -> None:
     results, task = tmp_path / "results", Task(Cell("cub", 1, "gcgpn-aux"), "strong", 0)
-    grid = Grid([task, replace(task, seed=1)], results, tmp_path / "runs")
-    record(results, task, make_run(tmp_path / "run", task))
+    grid = GridRun([task, replace(task, seed=1)], results, tmp_path / "runs")
+    record_run(results, task, make_run(tmp_path / "run", task))
     ledger = read_ledger(results)
     assert ledger[task].config.backbone == "conv4-128-mirror"
     assert grid.missing(ledger) == [replace(task, seed=1)]
-    record(results, task, make_run(tmp_path / "other", task, backbone="conv4-64-128"))
+    record_run(results, task, make_run(tmp_path / "other", task, backbone="conv4-64-128"))
     with pytest.raises(InputError, match="with backbone 'conv4-64-128', not 'conv4-128-mirror'"):
         grid.missing(read_ledger(results))
 
 
 def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:
-    tasks = plan(Selection(("cub",), (5,), ("dfslwof-att", "gcgpn")), "fast", 1)
+    tasks = plan_tasks(Selection(("cub",), (5,), ("dfslwof-att", "gcgpn")), "fast", 1)
     changes = {"batch_size": "8", "seen_queries": "9", "epochs": "2"}
-    grid = Grid(tasks, tmp_path / "results", tmp_path / "runs", changes, Path("images"), "cpu")
+    grid = GridRun(tasks, tmp_path / "results", tmp_path / "runs", changes, Path("images"), "cpu")
     lines, after = grid.commands(tasks)
     assert list(lines) == ["cub cosine fast-0", "cub 5-shot dfslwof-att fast-0", "cub 5-shot gcgpn fast-0"]
     assert after == {"cub 5-shot dfslwof-att fast-0": "cub cosine fast-0"}
@@ -358,8 +359,8 @@ def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:
 
 
 def test_what_a_recipe_pretrains_is_trained_once_for_all_that_start_from_it(tmp_path: Path) -> None:
-    tasks = plan(Selection(("cub",), (1, 5), ("dfslwof-att", "gcgpn", "pn+")), "fast", 1)
-    grid = Grid(tasks, tmp_path / "results", tmp_path / "runs", {"pretrain": "cosine"})
+    tasks = plan_tasks(Selection(("cub",), (1, 5), ("dfslwof-att", "gcgpn", "pn+")), "fast", 1)
+    grid = GridRun(tasks, tmp_path / "results", tmp_path / "runs", {"pretrain": "cosine"})
     lines, after = grid.commands(tasks)
     assert [name for name in lines if "cosine" in name] == ["cub cosine fast-0"]
     behind = {f"cub {k}-shot {variant} fast-0" for k in (1, 5) for variant in ("dfslwof-att", "gcgpn")}

@@ -10,25 +10,23 @@ from scipy.stats import t as students_t
 
 from paper.made_up import make_ledger, make_run, text_of
 from protograph.evaluation.metrics import MEASURES
-from protograph.paper.conclusions import (
-    CONCLUSIONS,
-    Conclusion,
+from protograph.paper.claims import CONCLUSIONS, Conclusion
+from protograph.paper.grid import FIGURE_CELLS, Task
+from protograph.paper.ledger import read_ledger, record_run
+from protograph.paper.published import VARIANT_OF, Cell, few_shot_rows, published
+from protograph.paper.statistics import (
     Difference,
-    Finding,
-    Part,
+    Score,
     Side,
     Spread,
+    Term,
     best_spreads,
-    check,
-    conclusions,
     difference,
-    kin,
     mean_difference,
-    spreads,
+    pooled_spreads,
+    spread_group,
 )
-from protograph.paper.grid import FIGURE, Task
-from protograph.paper.ledger import Score, read_ledger, record
-from protograph.paper.published import VARIANT_OF, Cell, few_shot_rows, published
+from protograph.paper.verdicts import Finding, check_conclusion, check_conclusions
 
 PAPER = {
     cell: {name: Score((measure.mean,), measure.ci95) for name, measure in measures.items()}
@@ -46,12 +44,12 @@ def test_every_comparison_is_of_cells_that_the_tables_or_the_figure_have() -> No
         assert conclusion.comparisons
         assert len(set(conclusion.comparisons)) == len(conclusion.comparisons)
         for comparison in conclusion.comparisons:
-            assert {comparison.one.cell, comparison.other.cell} <= {*published(), *FIGURE}
+            assert {comparison.left.cell, comparison.right.cell} <= {*published(), *FIGURE_CELLS}
 
 
 def test_no_cell_is_left_out_of_what_a_conclusion_is_about() -> None:
     def compared(part: str, dataset: str) -> set[str]:
-        return {c.one.cell.variant for c in named(part).comparisons if c.one.cell.dataset == dataset}
+        return {c.left.cell.variant for c in named(part).comparisons if c.left.cell.dataset == dataset}
 
     side = {"gcgpn", "gcgpn-aux", "gcgpn-split", "gcgpn-aux-split"}
     assert compared("cosine of prototypes on miniImageNet", "mini-imagenet") == side
@@ -60,7 +58,7 @@ def test_no_cell_is_left_out_of_what_a_conclusion_is_about() -> None:
     lower = {VARIANT_OF[row.model] for row in few_shot_rows() if row.kind == "GFSL"}
     assert compared("GFSL models", "mini-imagenet") == lower - {"pn+"}  # the paper speaks of DFSLwoF and GcGPN
     for conclusion in CONCLUSIONS:
-        measures = {comparison.other.measure for comparison in conclusion.comparisons}
+        measures = {comparison.right.measure for comparison in conclusion.comparisons}
         assert measures in ({"joint_joint", "h_mean"}, {"joint_joint"}, {"novel_joint"}, {"seen_joint"}, {"novel_novel"})
 
 
@@ -71,40 +69,40 @@ def test_the_papers_own_numbers_are_judged_as_a_naive_recomputation_does(conclus
     strict = 0.05 / len(conclusion.comparisons) if conclusion.reading == "every" else 0.05
     stricter = NormalDist().inv_cdf(1 - strict / 2) / NormalDist().inv_cdf(0.975)
     for comparison in conclusion.comparisons:
-        cells = comparison.one.cell, comparison.other.cell
+        cells = comparison.left.cell, comparison.right.cell
         if not set(cells) <= published().keys():
             missing += 1
             continue
-        one = published()[cells[0]][comparison.one.measure]
-        other = comparison.other.quoted or PAPER[cells[1]][comparison.other.measure]
-        gap = comparison.one.factor * one.mean - other.mean
+        one = published()[cells[0]][comparison.left.measure]
+        other = comparison.right.quoted or PAPER[cells[1]][comparison.right.measure]
+        gap = comparison.left.factor * one.mean - other.mean
         gap = {"above": gap, "not above": 1 - gap, "not below": 1 + gap, "alike": 1 - abs(gap)}[comparison.claim]
-        half = math.hypot(comparison.one.factor * one.ci95, other.ci95)
+        half = math.hypot(comparison.left.factor * one.ci95, other.ci95)
         signs.append(True if gap > half else False if gap < -stricter * half else None)
-    found = check(conclusion, "paper", PAPER, {})
-    assert found.here.signs == found.paper.signs == signs
+    found = check_conclusion(conclusion, "paper", PAPER, {})
+    assert found.ours.signs == found.paper.signs == signs
     assert found.paper.missing == missing
     if conclusion.reading == "every":
-        others = "cells missing" if missing else "holds" if all(signs) else "undecided"
-        expected = "holds not" if False in signs else others
+        others = "cells missing" if missing else "supported" if all(signs) else "inconclusive"
+        expected = "contradicted" if False in signs else others
         assert found.paper.verdict == expected
     if conclusion.reading == "most":
         most = len(signs) / 2
-        expected = "holds" if signs.count(True) > most else "holds not" if signs.count(False) >= most else "undecided"
+        expected = "supported" if signs.count(True) > most else "contradicted" if signs.count(False) >= most else "inconclusive"
         assert found.paper.verdict == expected
 
 
 def test_the_papers_own_numbers_do_not_bear_out_everything() -> None:
-    verdicts = {conclusion.claim: check(conclusion, "paper", PAPER, {}).paper.verdict for conclusion in CONCLUSIONS}
-    assert {claim for claim, verdict in verdicts.items() if verdict == "holds not"} == {
+    verdicts = {conclusion.claim: check_conclusion(conclusion, "paper", PAPER, {}).paper.verdict for conclusion in CONCLUSIONS}
+    assert {claim for claim, verdict in verdicts.items() if verdict == "contradicted"} == {
         "splitting the operator does not help on CUB",
-        "that gain on CUB leaves Seen-Joint as it is",
+        "the gain over DFSLwoF on CUB leaves Seen-Joint unchanged",
     }
-    assert verdicts["every GcGPN with side information is better than DFSLwoF on CUB"] == "undecided"
+    assert verdicts["every GcGPN with side information is better than DFSLwoF on CUB"] == "inconclusive"
 
 
-def part(name: str, values: tuple[float, ...], ci95: float = 0.0, spread: Spread | None = None) -> Part:
-    return Part(Side(Cell("cub", 1, name), "h_mean"), Score(values, ci95), spread)
+def part(name: str, values: tuple[float, ...], ci95: float = 0.0, spread: Spread | None = None) -> Term:
+    return Term(Side(Cell("cub", 1, name), "h_mean"), Score(values, ci95), spread)
 
 
 ONE_STAGE, TWO_STAGES = (Spread(("cub", "joint", second, "h_mean"), 0.6, 4 + second) for second in (False, True))
@@ -136,7 +134,7 @@ def test_a_number_of_others_counts_once_whatever_it_is_held_against() -> None:
     theirs = Score((40.0,), 0.5)
     quoted = [Side(Cell("cub", 1, name), "h_mean", quoted=theirs, name="theirs") for name in ("gcgpn", "gcgpn-aux")]
     ours = part("gcgpn", (44.0,), 0.3), part("gcgpn-aux", (45.0,), 0.4)
-    found = mean_difference([(own, Part(side, theirs)) for own, side in zip(ours, quoted, strict=True)])
+    found = mean_difference([(own, Term(side, theirs)) for own, side in zip(ours, quoted, strict=True)])
     assert found.half() == pytest.approx(math.sqrt((0.3 / 2) ** 2 + (0.4 / 2) ** 2 + 0.5**2))
 
 
@@ -177,8 +175,8 @@ def test_the_interval_of_a_mean_difference_covers_what_it_says() -> None:
                 shared = drawn.gauss(0, episodes)
                 values = tuple(shared + drawn.gauss(0, spread) for _ in range(1 + place % 3))
                 known[Cell("cub", place + 1, variant)] = {"h_mean": Score(values, 1.96 * episodes)}
-        between = spreads(known)
-        parts = {cell: Side(cell, "h_mean").part(known, between) for cell in known}
+        between = pooled_spreads(known)
+        parts = {cell: Side(cell, "h_mean").term(known, between) for cell in known}
         pairs = [(parts[Cell("cub", k, "gcgpn-aux")], parts[Cell("cub", k, "dfslwof-att")]) for k in range(1, 7)]
         found = mean_difference([(one, other) for one, other in pairs if one and other])
         covered += abs(found.mean) <= found.half()
@@ -196,14 +194,14 @@ def test_the_spread_between_seeds_is_pooled_over_cells_that_are_trained_alike() 
         Cell("cub", 1, "pn+"): scores(10.0),
         Cell("mini-imagenet", 1, "gcgpn"): scores(40.0),
     }
-    found = spreads(known)
+    found = pooled_spreads(known)
     for name in MEASURES:
-        spread = found[kin(Cell("cub", 2, "gcgpn-cos"), name)]
+        spread = found[spread_group(Cell("cub", 2, "gcgpn-cos"), name)]
         assert (spread.deviation, spread.freedom) == (pytest.approx(math.sqrt((2.0 + 2.0) / 3)), 3)
-        spread = found[kin(Cell("cub", 2, "dfslwof-avg"), name)]
+        spread = found[spread_group(Cell("cub", 2, "dfslwof-avg"), name)]
         assert (spread.deviation, spread.freedom) == (pytest.approx(math.sqrt(18.0)), 1)
         for alone in (Cell("cub", 1, "pn+"), Cell("mini-imagenet", 1, "gcgpn")):
-            assert kin(alone, name) not in found
+            assert spread_group(alone, name) not in found
 
 
 def test_cells_that_began_from_the_same_first_stages_tell_of_them_once() -> None:
@@ -217,15 +215,15 @@ def test_cells_that_began_from_the_same_first_stages_tell_of_them_once() -> None
         other: scores(("c", "d"), 44.0, 45.0),
         two: scores(("e", "f"), 44.0, 45.0),
     }
-    spread = spreads(known)[kin(one, "h_mean")]
+    spread = pooled_spreads(known)[spread_group(one, "h_mean")]
     assert spread.deviation == pytest.approx(math.sqrt((2 * 4.0 + 2 * 9.0 + 0.5 + 0.5) / 6))
     assert spread.freedom == 3 + 1  # a to d move together, e and f on their own
 
 
 def test_a_shared_first_stage_moves_all_that_began_from_it() -> None:
-    def began(shots: int, *starts: str) -> Part:
+    def began(shots: int, *starts: str) -> Term:
         score = Score(tuple(40.0 for _ in starts), 0.0, starts)
-        return Part(Side(Cell("cub", shots, "dfslwof-att"), "h_mean"), score, TWO_STAGES)
+        return Term(Side(Cell("cub", shots, "dfslwof-att"), "h_mean"), score, TWO_STAGES)
 
     ours = part("gcgpn", (44.0, 45.0), spread=ONE_STAGE)
     shared = mean_difference([(ours, began(1, "a", "b")), (ours, began(5, "a", "b"))])
@@ -245,8 +243,8 @@ def test_the_interval_covers_what_it_says_where_first_stages_are_shared() -> Non
         known = {
             Cell("cub", k, "dfslwof-att"): {"h_mean": Score(tuple(shifts.values()), 0.0, tuple(shifts))} for k in (1, 5)
         } | {Cell("cub", k, "gcgpn-aux"): {"h_mean": Score(tuple(drawn.gauss(0, 0.5) for _ in range(3)), 0.0)} for k in (1, 5)}
-        between = spreads(known)
-        parts = {cell: Side(cell, "h_mean").part(known, between) for cell in known}
+        between = pooled_spreads(known)
+        parts = {cell: Side(cell, "h_mean").term(known, between) for cell in known}
         pairs = [(parts[Cell("cub", k, "gcgpn-aux")], parts[Cell("cub", k, "dfslwof-att")]) for k in (1, 5)]
         found = mean_difference([(one, other) for one, other in pairs if one and other])
         covered += abs(found.mean) <= found.half()
@@ -258,11 +256,11 @@ def test_seeds_that_began_from_the_same_first_stage_are_one_draw() -> None:
         return {"h_mean": Score(values, 0.5, draws)}
 
     one, five = (Cell("cub", k, "dfslwof-att") for k in (1, 5))
-    assert spreads({one: scores(("a", "a"), 40.0, 41.0), five: scores(("b",), 50.0)}) == {}
-    spread = spreads({one: scores(("a", "a", "b"), 40.0, 42.0, 45.0)})[kin(one, "h_mean")]
+    assert pooled_spreads({one: scores(("a", "a"), 40.0, 41.0), five: scores(("b",), 50.0)}) == {}
+    spread = pooled_spreads({one: scores(("a", "a", "b"), 40.0, 42.0, 45.0)})[spread_group(one, "h_mean")]
     assert (spread.deviation, spread.freedom) == (pytest.approx(math.sqrt((41 - 43) ** 2 + (45 - 43) ** 2)), 1)
-    mixed = spreads({one: scores(("a", "", ""), 40.0, 42.0, 44.0), five: scores(("a", "", "c"), 50.0, 52.0, 54.0)})
-    assert mixed[kin(one, "h_mean")].freedom == 4, "a is shared, all others are not"
+    mixed = pooled_spreads({one: scores(("a", "", ""), 40.0, 42.0, 44.0), five: scores(("a", "", "c"), 50.0, 52.0, 54.0)})
+    assert mixed[spread_group(one, "h_mean")].freedom == 4, "a is shared, all others are not"
 
 
 @pytest.mark.parametrize("together", [1.0, 0.5, 0.0])  # of the variance between seeds
@@ -278,7 +276,7 @@ def test_the_interval_covers_at_least_what_it_says_where_cells_are_trained_furth
             }
             for cell in (first, second)
         } | {other: {"h_mean": Score(tuple(drawn.gauss(0, 0.1) for _ in range(3)), 0.0)}}
-        parts = {cell: Side(cell, "h_mean").part(known, spreads(known)) for cell in known}
+        parts = {cell: Side(cell, "h_mean").term(known, pooled_spreads(known)) for cell in known}
         one, two, three = [part for part in parts.values() if part]
         found = {"difference": difference(one, two), "mean": mean_difference([(one, three), (two, three)])}
         for what, apart in found.items():
@@ -288,7 +286,7 @@ def test_the_interval_covers_at_least_what_it_says_where_cells_are_trained_furth
 
 def test_a_first_stage_that_a_ledger_names_reaches_the_conclusions(tmp_path: Path) -> None:
     claim = "relations computed from prototypes are better"
-    cells = {side.cell for comparison in named(claim).comparisons for side in (comparison.one, comparison.other)}
+    cells = {side.cell for comparison in named(claim).comparisons for side in (comparison.left, comparison.right)}
     halves = {}
     for shared in (True, False):
         results = tmp_path / str(shared)
@@ -298,9 +296,9 @@ def test_a_first_stage_that_a_ledger_names_reaches_the_conclusions(tmp_path: Pat
                 measures = {name: {"mean": 40.0 + 2 * seed * dfsl, "ci95": 0.5} for name in MEASURES}
                 start = f"{seed}" if shared else f"{seed} {cell.shots}"
                 folder = make_run(tmp_path / f"{shared} {task}", task, measures, start=start if dfsl else "")
-                record(results, task, folder)
-        (found,) = [each for each in conclusions(read_ledger(results)) if claim in each.conclusion.claim]
-        halves[shared] = found.here.means["H-Mean"]
+                record_run(results, task, folder)
+        (found,) = [each for each in check_conclusions(read_ledger(results)) if claim in each.conclusion.claim]
+        halves[shared] = found.ours.means["H-Mean"]
     assert halves[True].error > halves[False].error
     assert halves[True].freedom < halves[False].freedom
 
@@ -316,8 +314,8 @@ def test_every_recipe_is_judged_by_the_spread_that_is_known_best() -> None:
         {aux: scores(10.0, 30.0)},
     )
     found = best_spreads(known)
-    assert found[kin(aux, "h_mean")].deviation == 1.0
-    assert found[kin(dfsl, "h_mean")].deviation == pytest.approx(math.sqrt(18.0))
+    assert found[spread_group(aux, "h_mean")].deviation == 1.0
+    assert found[spread_group(dfsl, "h_mean")].deviation == pytest.approx(math.sqrt(18.0))
 
 
 def test_a_second_seed_makes_nothing_less_certain(tmp_path: Path) -> None:
@@ -327,7 +325,7 @@ def test_a_second_seed_makes_nothing_less_certain(tmp_path: Path) -> None:
     for seeds in ([40.0], [40.0, 46.0]):
         values = {**fast, (fc, "paper"): {"h_mean": [42.0]}, (aux, "paper"): {"h_mean": seeds}}
         found = [each for each in findings(tmp_path / str(len(seeds)), "full transforms", values) if each.recipe == "paper"]
-        halves.append(found[0].here.means["H-Mean"].half())
+        halves.append(found[0].ours.means["H-Mean"].half())
     assert halves[1] < halves[0]
 
 
@@ -338,7 +336,7 @@ def test_the_papers_numbers_are_held_to_the_same_standard(tmp_path: Path) -> Non
     theirs = found.paper.means["H-Mean"]
     errors = [published()[cell]["h_mean"].ci95 / NormalDist().inv_cdf(0.975) for cell in (aux, fc)]
     assert_interval(theirs, [*((error**2, math.inf) for error in errors), (2 * 4.0, 4)], 46.77 - 44.21)
-    assert found.paper.verdict == "undecided"
+    assert found.paper.verdict == "inconclusive"
     # Both rest on one spread, which is known from four degrees of freedom however often it is used.
     here = [((0.5 / NormalDist().inv_cdf(0.975)) ** 2, math.inf)] * 2
     both = [*here, *((error**2, math.inf) for error in errors), (2 * 4.0 / 3 + 2 * 4.0, 4)]
@@ -347,10 +345,10 @@ def test_the_papers_numbers_are_held_to_the_same_standard(tmp_path: Path) -> Non
 
 def test_a_number_of_others_that_both_are_held_against_cancels_out(tmp_path: Path) -> None:
     conclusion = named("GFSL models")
-    values = {(comparison.one.cell, "fast"): {"novel_novel": [60.0]} for comparison in conclusion.comparisons}
+    values = {(comparison.left.cell, "fast"): {"novel_novel": [60.0]} for comparison in conclusion.comparisons}
     (found,) = findings(tmp_path, "GFSL models", values)
     count = len(conclusion.comparisons)
-    theirs = [published()[comparison.one.cell]["novel_novel"] for comparison in conclusion.comparisons]
+    theirs = [published()[comparison.left.cell]["novel_novel"] for comparison in conclusion.comparisons]
     gap = found.gaps["Novel-Novel"]
     assert gap.mean == pytest.approx(60.0 - sum(paper.mean for paper in theirs) / count)
     assert gap.half() == pytest.approx(math.sqrt(count * 0.5**2 + sum(paper.ci95**2 for paper in theirs)) / count)
@@ -360,43 +358,55 @@ def test_where_cells_are_missing_nothing_is_said_of_the_size_of_an_effect(tmp_pa
     own = {name: [42.0] for name in ("joint_joint", "h_mean")}
     pair = {(Cell("cub", 1, variant), "fast"): own for variant in ("gcgpn-aux", "gcgpn-aux-sn")}
     (found,) = findings(tmp_path, "all relations", pair)
-    assert (found.here.missing, len(found.here.means), found.gaps) == (2, 2, {})
+    assert (found.ours.missing, len(found.ours.means), found.gaps) == (2, 2, {})
 
 
 def test_a_mean_by_several_measures_is_refuted_by_one_that_is_the_more_certain(tmp_path: Path) -> None:
     conclusion = named("cosine of prototypes on CUB")
-    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.one, comparison.other)}
+    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.left, comparison.right)}
     half = math.sqrt(0.5**2 / 2 + 0.5**2 / 12)  # of the mean difference: two cells on one side, twelve on the other
-    for loss, verdict in ((1.05 * half, "undecided"), (1.2 * half, "holds not")):
+    for loss, verdict in ((1.05 * half, "inconclusive"), (1.2 * half, "contradicted")):
         values = {
             (cell, "fast"): {"joint_joint": [40.0 if "cos" in cell.variant else 40.0 - loss], "h_mean": [40.0]}
             for cell in cells
         }
         (found,) = findings(tmp_path / verdict, "cosine of prototypes on CUB", values)
-        assert found.here.means["Joint-Joint"].half() == pytest.approx(half)
-        assert found.here.verdict == verdict
+        assert found.ours.means["Joint-Joint"].half() == pytest.approx(half)
+        assert found.ours.verdict == verdict
 
 
 def test_being_competitive_is_refuted_by_a_point_below(tmp_path: Path) -> None:
     one, other = (Cell("mini-imagenet", 5, variant) for variant in ("gcgpn-aux-split", "dfslwof-att"))
-    for gap, verdict in ((3.0, "holds"), (-0.1, "holds"), (-0.6, "undecided"), (-1.5, "undecided"), (-2.5, "holds not")):
+    for gap, verdict in (
+        (3.0, "supported"),
+        (-0.1, "supported"),
+        (-0.6, "inconclusive"),
+        (-1.5, "inconclusive"),
+        (-2.5, "contradicted"),
+    ):
         values = {(one, "fast"): {"joint_joint": [40.0 + gap], "h_mean": [40.0 + gap]}, (other, "fast"): {"h_mean": [40.0]}}
         (found,) = findings(tmp_path / str(gap), "as good as DFSLwoF", values)
-        assert found.here.verdict == verdict
-        assert found.here.means["H-Mean"].mean == pytest.approx(gap)
+        assert found.ours.verdict == verdict
+        assert found.ours.means["H-Mean"].mean == pytest.approx(gap)
 
 
 def test_being_as_good_is_refuted_by_a_point_on_either_side(tmp_path: Path) -> None:
     conclusion = named("leaves Seen-Joint")
-    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.one, comparison.other)}
-    for gap, verdict in ((0.1, "holds"), (-0.1, "holds"), (0.6, "undecided"), (2.6, "holds not"), (-2.6, "holds not")):
+    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.left, comparison.right)}
+    for gap, verdict in (
+        (0.1, "supported"),
+        (-0.1, "supported"),
+        (0.6, "inconclusive"),
+        (2.6, "contradicted"),
+        (-2.6, "contradicted"),
+    ):
         values = {(cell, "fast"): {"seen_joint": [40.0 + gap * ("dfsl" not in cell.variant)]} for cell in cells}
         (found,) = findings(tmp_path / str(gap), "leaves Seen-Joint", values)
-        assert found.here.verdict == verdict
+        assert found.ours.verdict == verdict
 
 
 def findings(tmp_path: Path, part: str, values: dict[tuple[Cell, str], dict[str, list[float]]]) -> list[Finding]:
-    found = conclusions(read_ledger(make_ledger(tmp_path / "results", values)))
+    found = check_conclusions(read_ledger(make_ledger(tmp_path / "results", values)))
     return [finding for finding in found if part in finding.conclusion.claim]
 
 
@@ -404,36 +414,36 @@ def test_a_conclusion_holds_fails_waits_or_stays_undecided(tmp_path: Path) -> No
     aux, fc = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "gcgpn-aux-fc")
     low, high = ({name: [value] for name in ("joint_joint", "h_mean")} for value in (40.0, 42.0))
     (waits,) = findings(tmp_path / "one", "full transforms", {(fc, "fast"): high})
-    assert (waits.here.verdict, waits.here.differences) == ("cells missing", (None, None))
+    assert (waits.ours.verdict, waits.ours.differences) == ("cells missing", (None, None))
     (holds,) = findings(tmp_path / "two", "full transforms", {(fc, "fast"): high, (aux, "fast"): low})
-    assert (holds.here.verdict, holds.here.signs) == ("holds", [True, True])
-    for value, verdict in ((40.2, "undecided"), (39.8, "undecided"), (39.0, "holds not")):
+    assert (holds.ours.verdict, holds.ours.signs) == ("supported", [True, True])
+    for value, verdict in ((40.2, "inconclusive"), (39.8, "inconclusive"), (39.0, "contradicted")):
         own = {**high, "h_mean": [value]}
         (found,) = findings(tmp_path / str(value), "full transforms", {(fc, "fast"): own, (aux, "fast"): low})
-        assert found.here.verdict == verdict
+        assert found.ours.verdict == verdict
         assert str(found).startswith(f"{verdict}: full transforms")
-    assert "1 of 2 as claimed, 1 certainly; 1 certainly not" in str(found.here)
-    assert found.paper.verdict == "undecided"
+    assert "1 of 2 as claimed, 1 certainly; 1 certainly not" in str(found.ours)
+    assert found.paper.verdict == "inconclusive"
 
 
 def test_one_certain_contradiction_decides_although_cells_are_missing(tmp_path: Path) -> None:
     pair = [Cell("cub", 1, variant) for variant in ("gcgpn-aux", "gcgpn-aux-sn")]
     values = {(cell, "fast"): {"h_mean": [value]} for cell, value in zip(pair, (40.0, 44.0), strict=True)}
     (found,) = findings(tmp_path, "all relations", values)
-    assert (found.here.verdict, found.here.missing) == ("holds not", 2)
-    assert "2 without cells" in str(found.here)
+    assert (found.ours.verdict, found.ours.missing) == ("contradicted", 2)
+    assert "2 without cells" in str(found.ours)
 
 
 def test_one_of_many_comparisons_refutes_only_if_it_is_the_more_certain(tmp_path: Path) -> None:
     conclusion = named("every GcGPN with side information")
-    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.one, comparison.other)}
-    for loss, verdict in ((0.5, "undecided"), (0.9, "undecided"), (1.3, "holds not")):
+    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.left, comparison.right)}
+    for loss, verdict in ((0.5, "inconclusive"), (0.9, "inconclusive"), (1.3, "contradicted")):
         own = {cell: [40.0 if "dfsl" in cell.variant else 45.0] for cell in cells}
         values = {(cell, "fast"): {"joint_joint": value, "h_mean": value} for cell, value in own.items()}
         values[Cell("cub", 1, "gcgpn"), "fast"] = {"joint_joint": [40.0 - loss], "h_mean": [45.0]}
         (found,) = findings(tmp_path / str(loss), "every GcGPN with side information", values)
-        assert found.here.verdict == verdict
-        assert found.here.signs.count(False) == (verdict == "holds not")
+        assert found.ours.verdict == verdict
+        assert found.ours.signs.count(False) == (verdict == "contradicted")
         row = f"| cub 1-shot Joint-Joint: gcgpn > dfslwof-att | {-loss:+.2f} ± 0.71 * | not as claimed"
         assert f"{row}{', certain' if verdict == 'holds not' else ''} |" in text_of(tmp_path / str(loss) / "results")
 
@@ -447,20 +457,20 @@ def test_what_is_generally_so_needs_more_than_half(tmp_path: Path) -> None:
         for aux in ("", "-aux")
     ]
     distances = [cell for cell in cells if "l2" in cell.variant]
-    for winning, losing, verdict in ((5, 3, "holds"), (4, 3, "undecided"), (4, 4, "holds not")):
+    for winning, losing, verdict in ((5, 3, "supported"), (4, 3, "inconclusive"), (4, 4, "contradicted")):
         values = {}
         for cell in cells:
             place = distances.index(cell) if cell in distances else -1
             gain = 0.0 if place < 0 else 2.0 if place < winning else -2.0 if place < winning + losing else 0.1
             values[cell, "fast"] = {"joint_joint": [40.0 + gain], "h_mean": [40.0 + gain]}
         (found,) = findings(tmp_path / f"{winning}-{losing}", "distance", values)
-        assert found.here.verdict == verdict
+        assert found.ours.verdict == verdict
 
 
 def test_a_mean_effect_is_judged_by_measure(tmp_path: Path) -> None:
     conclusion = named("cosine of prototypes on CUB")
-    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.one, comparison.other)}
-    for shift, verdict in ((1.0, "holds"), (0.01, "undecided"), (-1.0, "holds not")):
+    cells = {side.cell for comparison in conclusion.comparisons for side in (comparison.left, comparison.right)}
+    for shift, verdict in ((1.0, "supported"), (0.01, "inconclusive"), (-1.0, "contradicted")):
         values = {
             (cell, "fast"): {
                 "joint_joint": [40.0 if "cos" in cell.variant else 43.0],
@@ -469,17 +479,17 @@ def test_a_mean_effect_is_judged_by_measure(tmp_path: Path) -> None:
             for cell in cells
         }
         (found,) = findings(tmp_path / str(shift), "cosine of prototypes on CUB", values)
-        assert found.here.verdict == verdict
-        assert found.here.means["Joint-Joint"].mean == pytest.approx(3.0)
+        assert found.ours.verdict == verdict
+        assert found.ours.means["Joint-Joint"].mean == pytest.approx(3.0)
     del values[Cell("cub", 5, "gcgpn-aux-sn"), "fast"]
     (found,) = findings(tmp_path / "less", "cosine of prototypes on CUB", values)
-    assert found.here.verdict == "cells missing"
+    assert found.ours.verdict == "cells missing"
 
 
 def test_recipes_are_not_mixed(tmp_path: Path) -> None:
     aux, fc = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "gcgpn-aux-fc")
     found = findings(tmp_path, "full transforms", {(fc, "fast"): {"h_mean": [50.0]}, (aux, "paper"): {"h_mean": [40.0]}})
-    assert [(finding.recipe, finding.here.verdict) for finding in found] == [
+    assert [(finding.recipe, finding.ours.verdict) for finding in found] == [
         ("paper", "cells missing"),
         ("fast", "cells missing"),
     ]
@@ -487,23 +497,29 @@ def test_recipes_are_not_mixed(tmp_path: Path) -> None:
 
 def test_not_helping_is_refuted_by_a_certain_gain_of_a_point(tmp_path: Path) -> None:
     cells = [(Cell("cub", k, f"gcgpn{aux}{split}"), "fast") for k in (1, 5) for aux in ("", "-aux") for split in ("", "-split")]
-    for gain, verdict in ((-2.0, "holds"), (0.2, "holds"), (0.5, "undecided"), (1.5, "undecided"), (2.5, "holds not")):
+    for gain, verdict in (
+        (-2.0, "supported"),
+        (0.2, "supported"),
+        (0.5, "inconclusive"),
+        (1.5, "inconclusive"),
+        (2.5, "contradicted"),
+    ):
         own = {key: 40.0 + (gain if "split" in key[0].variant else 0.0) for key in cells}
         values = {key: {"joint_joint": [value], "h_mean": [value]} for key, value in own.items()}
         (found,) = findings(tmp_path / str(gain), "does not help on CUB", values)
-        assert found.here.verdict == verdict
+        assert found.ours.verdict == verdict
 
 
 def test_the_collapse_compares_two_measures_of_one_cell(tmp_path: Path) -> None:
     cells = [(Cell(dataset, k, "pn+"), "fast") for dataset in ("mini-imagenet", "cub") for k in (1, 5)]
     values = {key: {"novel_novel": [60.0], "novel_joint": [20.0]} for key in cells}
     (found,) = findings(tmp_path / "low", "collapses", values)
-    assert found.here.verdict == "holds"
-    assert [each.mean for each in found.here.differences if each] == [10.0] * 4
-    assert found.here.mean.startswith("0.5 x Novel-Novel less Novel-Joint +10.00 ± ")
+    assert found.ours.verdict == "supported"
+    assert [each.mean for each in found.ours.differences if each] == [10.0] * 4
+    assert found.ours.mean.startswith("0.5 x Novel-Novel minus Novel-Joint +10.00 ± ")
     values[cells[0]] = {"novel_novel": [60.0], "novel_joint": [31.0]}
     (found,) = findings(tmp_path / "high", "collapses", values)
-    assert found.here.verdict == "holds not"
+    assert found.ours.verdict == "contradicted"
 
 
 def test_results_name_the_cells_and_both_differences(tmp_path: Path) -> None:
@@ -513,7 +529,7 @@ def test_results_name_the_cells_and_both_differences(tmp_path: Path) -> None:
     interval = math.hypot(published()[fc]["h_mean"].ci95, published()[aux]["h_mean"].ci95)
     row = "| cub 1-shot H-Mean: gcgpn-aux-fc > gcgpn-aux | +10.00 ± 0.71 * | as claimed, certain |"
     assert f"{row} {theirs:+.2f} ± {interval:.2f} * | as claimed, certain |" in text
-    verdicts = "| full transforms discriminate better on CUB at one shot | **undecided** | 1 of 2 | 1 | 0 | Joint-Joint "
+    verdicts = "| full transforms discriminate better on CUB at one shot | **inconclusive** | 1 of 2 | 1 | 0 | Joint-Joint "
     assert verdicts in text
     assert "By `fast`, cells are missing for 19 of 20 conclusions." in text
     assert "does not help on CUB" not in text
