@@ -445,7 +445,7 @@ def test_one_of_many_comparisons_refutes_only_if_it_is_the_more_certain(tmp_path
         assert found.ours.verdict == verdict
         assert found.ours.signs.count(False) == (verdict == "contradicted")
         row = f"| cub 1-shot Joint-Joint: gcgpn > dfslwof-att | {-loss:+.2f} ± 0.71 * | not as claimed"
-        assert f"{row}{', certain' if verdict == 'holds not' else ''} |" in text_of(tmp_path / str(loss) / "results")
+        assert f"{row}{', certain' if verdict == 'contradicted' else ''} |" in text_of(tmp_path / str(loss) / "results")
 
 
 def test_what_is_generally_so_needs_more_than_half(tmp_path: Path) -> None:

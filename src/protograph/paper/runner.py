@@ -53,7 +53,7 @@ class GridRun:
             if not any(has_use(variant, recipe, name) for variant, recipe in recipes):
                 raise InputError(f"none of the cells uses the recipe's setting '{name}': leave it out")
         if self.root and all(find_source(name).built_in for name in self.datasets):
-            raise InputError(f"{' and '.join(self.datasets)} are built in: leave out --root")
+            raise InputError(f"dataset '{self.datasets[0]}' is built in and reads no files: leave out --root")
 
     @property
     def datasets(self) -> list[str]:
