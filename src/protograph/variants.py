@@ -33,6 +33,7 @@ from protograph.nn.operators import (
     Similarity,
     Softmax,
     TransformedSimilarity,
+    components,
     sparsify,
 )
 
@@ -236,7 +237,7 @@ def renew_relations(model: GraphPrototypeNetwork, variant: Variant, similarities
 
 def uses_relation(operator: nn.Module) -> bool:
     """Whether an operator of a model looks at side information."""
-    return any(isinstance(module, SideInformation) for module in operator.modules())
+    return any(component.uses_relation for component in components(operator))
 
 
 def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:

@@ -17,7 +17,7 @@ def operators():
     """One operator of every form, as `Weights` and as the full matrices [E, V, V] they stand for; E 2, S 4, V 7."""
     whole, shared, lower = rand(2, 7, 7), rand(7, 7, seed=1), rand(2, 3, 4, seed=2)
     novel, seen = slice(4, 7), slice(0, 4)
-    weights = [Weights.whole(whole, 7), Weights.whole(shared, 7), Weights(lower, novel, seen), Weights(None, seen, seen)]
+    weights = [Weights.full(whole, 7), Weights.full(shared, 7), Weights(lower, novel, seen), Weights(None, seen, seen)]
     full = [whole, shared.expand(2, 7, 7), torch.zeros(2, 7, 7).double(), torch.zeros(2, 7, 7).double()]
     full[2][:, novel, seen] = lower
     full[3][:, seen, seen] = torch.eye(4).double()
@@ -168,7 +168,7 @@ def test_everything_learns_from_the_nearly_uniform_start(context, theta, dtype):
 def test_labels_may_be_any_words():
     labels = ("keys", "values", "type", "wordnet-3.0", "cos^2")
     layer = GraphLayer(labels, 5)
-    assert layer(torch.ones(1, 7, 5), [Weights.whole(None, 7)] * len(labels)).shape == (1, 7, 5)
+    assert layer(torch.ones(1, 7, 5), [Weights.full(None, 7)] * len(labels)).shape == (1, 7, 5)
 
 
 def test_mistakes_are_named():
@@ -182,4 +182,4 @@ def test_mistakes_are_named():
 
 def test_number_of_operators_must_fit_the_labels():
     with pytest.raises(ValueError, match="zip"):
-        GraphLayer(("a", "b"), 5)(torch.ones(1, 7, 5), [Weights.whole(None, 7)])
+        GraphLayer(("a", "b"), 5)(torch.ones(1, 7, 5), [Weights.full(None, 7)])

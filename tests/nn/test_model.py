@@ -8,7 +8,7 @@ from torch import nn
 from protograph.nn.classify import normalise
 from protograph.nn.graph import GraphBlock
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.nn.operators import Identity
+from protograph.nn.operators import Blocks, Context, Identity, Operator, SideInformation, Softmax, components, sparsify
 from protograph.training.loop import set_parameters
 from protograph.variants import AUX, VARIANTS, Op, Variant, build, renew_relations, teen_candidate
 
@@ -385,3 +385,42 @@ def test_a_forgotten_class_is_as_if_it_had_never_been_among_the_seen(name, suppo
     renew_relations(model, VARIANTS[name], {"known": similarities["known"][kept][:, kept]})
     assert model.prototypes.shape == (T - 1, D)
     close(model(support[:1], mask, queries[:1], torch.arange(8)[None], 5), expected)
+
+
+class Popularity(Operator):
+    """A custom operator with one learned weight for each training class."""
+
+    def __init__(self, seen):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(float(seen)))
+
+    def forget(self, row):
+        """Drop the weight of one training class."""
+        self.weight = nn.Parameter(torch.cat([self.weight.detach()[:row], self.weight.detach()[row + 1 :]]))
+
+    def forward(self, context: Context):
+        """[E, V, V]."""
+        seen = self.weight[context.classes[:, : context.seen]]
+        columns = nn.functional.pad(seen, (0, context.classes.shape[1] - context.seen))
+        return columns[:, None].expand(-1, context.classes.shape[1], -1)
+
+
+def test_an_operator_with_state_per_class_forgets_a_class_even_inside_another_operator():
+    model = build(VARIANTS["aux-only"], nn.Flatten(), (D,), 9)
+    model.operators = nn.ModuleList([Popularity(9), Blocks(Popularity(9), ("sn",))])
+    model.forget(3)
+    for component in model.components():
+        if isinstance(component, Popularity):
+            assert component.weight.tolist() == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert sum(isinstance(component, Popularity) for component in model.components()) == 2
+
+
+def test_operators_say_what_they_look_at_and_whether_a_step_with_them_can_be_recorded():
+    dense, sparse = rand(9, 9), sparsify(rand(9, 9), top=2)
+    for similarities, capturable in ((dense, True), (sparse, False)):
+        operator = Blocks(Softmax(SideInformation(similarities), "relation"))
+        assert any(component.uses_relation for component in components(operator))
+        assert not any(component.sees_support for component in components(operator))
+        assert all(component.capturable for component in components(operator)) is capturable
+    assert [component.sees_support for component in components(Popularity(2))] == [True]
+    assert not any(component.uses_relation for component in components(Blocks(Identity(), ("ss",))))

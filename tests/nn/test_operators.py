@@ -21,7 +21,7 @@ from protograph.nn.operators import (
     Softmax,
     TransformedSimilarity,
     Weights,
-    over_shots,
+    mean_over_shots,
     pairwise,
     sparsify,
 )
@@ -430,7 +430,7 @@ def test_what_cannot_be_split_or_raised_says_so(context):
         Blocks(Identity(), ("sn",)).weights(context)
     with pytest.raises(ValueError, match="'xy'"):
         Blocks(Softmax(PrototypeSimilarity(), "cos"), ("xy",)).weights(context)
-    with pytest.raises(ValueError, match="whole matrix"):
+    with pytest.raises(ValueError, match="full matrix"):
         Blocks(Softmax(randomised_keys("sn"), "keys"), ("nn",)).weights(context)
     with pytest.raises(ValueError, match="not 0"):
         Power(Identity(), 0)
@@ -548,6 +548,6 @@ def test_one_row_is_the_row_of_the_whole_matrix(context):
 
 def test_the_mean_of_no_shots_is_zero():
     values, mask = rand(1, 2, 3, 4), torch.tensor([[[True, True, False], [False, False, False]]])
-    found = over_shots(values, mask)
+    found = mean_over_shots(values, mask)
     close(found[0, 0], values[0, 0, :2].mean(0))
     assert found[0, 1].tolist() == [0.0] * 4

@@ -12,7 +12,7 @@ from protograph._internal.errors import InputError
 from protograph.nn.backbones import Centred
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.nn.operators import Context, Operator, Similarity
+from protograph.nn.operators import Context
 from protograph.relations import ClassHint, KeptRelation
 from protograph.variants import Variant, renew_relations
 
@@ -182,7 +182,7 @@ class JointSpace:
 
 
 def _sees_support(model: GraphPrototypeNetwork) -> bool:
-    return any(part.sees_support for part in model.operators.modules() if isinstance(part, Operator | Similarity))
+    return any(component.sees_support for component in model.components())
 
 
 def _padded(support: Sequence[Tensor], empty: Tensor) -> tuple[Tensor, Tensor]:

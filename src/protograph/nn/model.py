@@ -1,10 +1,10 @@
-"""The whole framework: features and learned seen prototypes -> joint logits.
+"""The model: features and learned seen prototypes -> joint logits.
 
 Shapes: E episodes, S seen, N novel, V = S + N, K shots, Q queries, D features; T training classes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn.functional import embedding
 from protograph.nn.backbones import embed_parts
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.graph import GraphBlock
-from protograph.nn.operators import Context, KeySimilarity, Operator, Weights, over_shots, without
+from protograph.nn.operators import Component, Context, Operator, Weights, components, mean_over_shots, without_row
 
 
 class GraphPrototypeNetwork(nn.Module):
@@ -65,48 +65,56 @@ class GraphPrototypeNetwork(nn.Module):
         return features.float() if half else features
 
     def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int) -> Context:
-        """The initial joint prototypes of episodes and what they came from.
+        """Return the initial joint prototypes of episodes, and what they were computed from.
 
-        support [E, N, K, D] with mask [E, N, K]; classes [E, V], the first `seen` of them the seen ones.
+        Args:
+            support: the support features [E, N, K, D]
+            mask: which shots exist [E, N, K]
+            classes: the class ids [E, V], those of the seen classes first
+            seen: S
+
         """
         # `embedding`, since the gradient of plain indexing is summed by threads in any order.
         prototypes = torch.cat([embedding(classes[:, :seen], self.learned()), self.initial(support, mask)], 1)
         return Context(prototypes, support, mask, classes, seen)
 
     def learned(self) -> Tensor:
-        """Initial prototypes [T, D] of the training classes."""
+        """Return the initial prototypes [T, D] of the training classes."""
         return normalise(self.prototypes) if self.normalise_seen else self.prototypes
 
     def initial(self, support: Tensor, mask: Tensor) -> Tensor:
-        """Initial prototypes [E, N, D] of novel classes from their support [E, N, K, D] with mask [E, N, K]."""
-        return over_shots(normalise(support) if self.normalise_support else support, mask)
+        """Return the initial prototypes [E, N, D] of novel classes from their support [E, N, K, D] with mask [E, N, K]."""
+        return mean_over_shots(normalise(support) if self.normalise_support else support, mask)
+
+    def components(self) -> Iterator[Component]:
+        """Yield the operators and all similarities and operators inside them."""
+        return components(self.operators)
 
     def forget(self, row: int) -> None:
         """Drop one training class: its learned prototype, and what operators learned of it."""
-        self.prototypes = without(self.prototypes, row)
-        for module in self.operators.modules():
-            if isinstance(module, KeySimilarity):
-                module.forget(row)
+        self.prototypes = without_row(self.prototypes, row)
+        for component in self.components():
+            component.forget(row)
 
     def weights(self, context: Context) -> list[Weights]:
-        """What all operators answer, in the order of the graph block's labels."""
-        answers: list[Weights] = []
+        """Return the weights of all operators, in the order of the graph block's labels."""
+        weights: list[Weights] = []
         for operator in self.operators:
             assert isinstance(operator, Operator)
-            answers += operator.weights(context)
-        return answers
+            weights += operator.weights(context)
+        return weights
 
     def joint_prototypes(self, context: Context) -> Tensor:
-        """Updated prototypes [E, V, D]."""
+        """Return the updated prototypes [E, V, D]."""
         updated: Tensor = self.graph(context.prototypes, self.weights(context))
         return updated
 
     def seen_logits(self, features: Tensor) -> Tensor:
-        """Features [n, D] -> logits [n, T] among the training classes alone, as if there were no novel ones."""
+        """Return logits [n, T] of features [n, D] among the training classes alone."""
         logits: Tensor = self.classifier(features[None], self.prototypes[None])
         return logits[0]
 
     def forward(self, support: Tensor, mask: Tensor, queries: Tensor, classes: Tensor, seen: int) -> Tensor:
-        """Features of support [E, N, K, D] and queries [E, Q, D] -> joint logits [E, Q, V]."""
+        """Return joint logits [E, Q, V] from the features of support [E, N, K, D] and queries [E, Q, D]."""
         logits: Tensor = self.classifier(queries, self.joint_prototypes(self.context(support, mask, classes, seen)))
         return logits

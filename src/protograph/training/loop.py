@@ -25,7 +25,6 @@ from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, 
 from protograph.evaluation.metrics import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
 from protograph.nn.backbones import Centred
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.nn.operators import SideInformation
 from protograph.relations import RelationSpec, canonical_name, check_similarities, open_relations
 from protograph.training.config import Recipe, RunConfig, can_be_pretrained, has_use, recipe_for, stage_before, unused
 from protograph.training.run import Checkpoint, Run
@@ -547,6 +546,6 @@ def conclude(
 
 def can_be_captured(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpec | Pool) -> bool:
     """Whether a step on a GPU may be recorded: it never has to ask the host, images resident, sizes fixed."""
-    sparse = any(isinstance(module, SideInformation) and module.sparse for module in model.modules())  # edges are counted
+    capturable = all(component.capturable for component in model.components())
     resident = not isinstance(store, ImageStore) or store.pixels.is_cuda
-    return not PLAIN and resident and not sparse and not (isinstance(spec, EpisodeSpec) and spec.scarce)
+    return not PLAIN and resident and capturable and not (isinstance(spec, EpisodeSpec) and spec.scarce)
