@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # with `as`, type checkers take a name as public
     from protograph.relations import EdgeRelation as EdgeRelation
     from protograph.relations import EmbeddingRelation as EmbeddingRelation
     from protograph.relations import MatrixRelation as MatrixRelation
+    from protograph.relations import MissingClassesError as MissingClassesError
     from protograph.relations import Relation as Relation
     from protograph.relations import SentenceRelation as SentenceRelation
     from protograph.relations import UnicodeRelation as UnicodeRelation
@@ -88,6 +89,7 @@ _MODULES = {
         "EdgeRelation",
         "EmbeddingRelation",
         "MatrixRelation",
+        "MissingClassesError",
         "Relation",
         "SentenceRelation",
         "UnicodeRelation",

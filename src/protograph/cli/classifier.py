@@ -19,7 +19,7 @@ from protograph._internal.progress import Progress
 from protograph.classifier.explanation import EARLIER, Nearest
 from protograph.classifier.onnx import export_onnx, write_classes
 from protograph.cli.display import ShownProgress, reported, show
-from protograph.cli.options import AsJson, SkipBad
+from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
 from protograph.data.datasets.features import read_vectors
 from protograph.data.reading import find_names
 from protograph.encoders.preparation import unreadable
@@ -85,6 +85,7 @@ def add_class_command(
         str | None,
         typer.Option(help="all: update every prototype; novel: leave all others as they are. (default: as fitted)"),
     ] = None,
+    plugin: Plugins = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
@@ -93,6 +94,7 @@ def add_class_command(
     The file is changed in place: readers see it as it was, then as it is. Several such commands wait for one another.
     """
     progress = ShownProgress(quiet=as_json)
+    load_plugins(plugin)
     relations = parse_like(like)
     with pg.Classifier.edit(model) as classifier:
         examples = encoded(classifier, files, skip_bad, progress)[1] if files else ()

@@ -13,7 +13,17 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.cli.classifier import as_percent, related_by, summary, summary_line, tell, warnings_as, without_unreadable
 from protograph.cli.display import ShownProgress, reported
-from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, SkipBad, find_device, find_precision, parse_changes
+from protograph.cli.options import (
+    RECIPE_SETTINGS,
+    AsJson,
+    Device,
+    Plugins,
+    SkipBad,
+    find_device,
+    find_precision,
+    load_plugins,
+    parse_changes,
+)
 from protograph.cli.train import run_training
 from protograph.data import Dataset, open_dataset
 from protograph.data.datasets.features import READERS, bad_rows, read_features
@@ -99,6 +109,7 @@ def fit_command(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
+    plugin: Plugins = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -109,13 +120,16 @@ def fit_command(
     cache. Then `protograph predict`, `protograph add-class` and `protograph explain` need the file alone.
     """
     check_out(out)
+    plugins = load_plugins(plugin)
     progress = ShownProgress(quiet=as_json)
     settings: dict[str, Any] = {"variant": variant, "update": update, "unknown": unknown, "balance": balance, "seed": seed}
     if change and not train_backbone:
         raise InputError(f"--set {change[0]} would be ignored without --train-backbone: leave it out")
     with warnings_as(notes := []):
         if train_backbone:
-            classifier, count = fit_end_to_end(images, out, relations, backbone, settings, change, skip_bad, device, progress)
+            classifier, count = fit_end_to_end(
+                images, out, relations, backbone, settings, change, plugins, skip_bad, device, progress
+            )
         else:
             classifier, count = fit_frozen(images, relations, backbone, settings, skip_bad, device, progress)
         classifier.save(out)
@@ -228,6 +242,7 @@ def fit_end_to_end(
     backbone: str | None,
     settings: dict[str, Any],
     change: list[str] | None,
+    plugins: tuple[str, ...],
     skip_bad: bool,
     device: str,
     progress: ShownProgress,
@@ -253,6 +268,7 @@ def fit_end_to_end(
         backbone=backbone,
         relations=relations,
         changes=changes,
+        plugins=plugins,
         precision=find_precision("auto", find_device(device)),
     )
     folder = out.with_suffix(".run")

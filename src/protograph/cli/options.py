@@ -30,7 +30,11 @@ RECIPE_SETTINGS = "The settings: " + ", ".join(SETTINGS) + "."
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 Plugins = Annotated[
     list[Path] | None,
-    typer.Option("--plugin", help="A Python file that registers own operators or variants; repeatable.", show_default=False),
+    typer.Option(
+        "--plugin",
+        help="A Python file that registers relations, operators, variants or other parts; repeatable.",
+        show_default=False,
+    ),
 ]
 
 
