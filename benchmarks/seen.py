@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor
 
 from protograph.data import Dataset, ImageStore, Pool, find_source, open_dataset
-from protograph.data.splits import drawn, hold_out
+from protograph.data.splits import draw_by_index, hold_out_images
 from protograph.device import best_device, best_precision
 from protograph.evaluation.metrics import MEASURES, extract
 from protograph.training.config import STRONG
@@ -64,10 +64,10 @@ class Study:
         kept, held = {}, {}
         for class_id, rows in zip(self.dataset.train.classes.tolist(), self.dataset.train.by_class(), strict=True):
             name, own = self.dataset.classes[class_id], rows.tolist()
-            rest, _, held[class_id] = hold_out(own, name, 0, self.held, seed=1)
-            kept[class_id] = drawn(rest, count, 1, name, "trained on")
+            rest, _, held[class_id] = hold_out_images(own, name, 0, self.held, seed=1)
+            kept[class_id] = draw_by_index(rest, count, 1, name, "trained on")
         mark = hashlib.sha256(f"{self.dataset.fingerprint} {self.held} {count}".encode()).hexdigest()[:16]
-        return replace(self.dataset, train=Pool.of(kept), fingerprint=mark), Pool.of(held)
+        return replace(self.dataset, train=Pool.from_members(kept), fingerprint=mark), Pool.from_members(held)
 
     def row(
         self,

@@ -19,7 +19,7 @@ from PIL import Image
 
 from protograph._internal.progress import Silent
 from protograph.data import open_dataset
-from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
+from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE
 from protograph.data.reading import read_images
 
 
@@ -51,7 +51,7 @@ def main() -> None:
 
         def build(round_: int) -> None:
             os.environ["PROTOGRAPH_CACHE"] = f"{cache}/{round_}"
-            read_images(folder, names, SIZE, NORMALISATION, Silent())
+            read_images(folder, names, IMAGE_SIZE, IMAGE_NORMALISATION, Silent())
 
         files = [f"{folder}/{name}" for name in names]
         bare, built = [], []

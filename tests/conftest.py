@@ -113,7 +113,7 @@ def make_toy() -> Dataset:
             members[class_id] = list(range(start, start + IMAGES))
             noise = torch.randint(0, 100, (IMAGES, 1, 16, 16), generator=generator)
             pixels.append((patterns[class_id] + noise).to(torch.uint8))
-        return Pool.of(members)
+        return Pool.from_members(members)
 
     train, seen_validation, seen_test = (pool(0, SEEN) for _ in range(3))
     novel_validation = pool(SEEN, SEEN + NOVEL_VALIDATION)

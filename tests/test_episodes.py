@@ -21,7 +21,7 @@ def make_pool(counts: list[int], first_class: int = 0, first_image: int = 0) -> 
     members = {}
     for class_id, count in enumerate(counts, first_class):
         members[class_id], indices = indices[:count], indices[count:]
-    return Pool.of(members)
+    return Pool.from_members(members)
 
 
 @st.composite

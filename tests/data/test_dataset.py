@@ -15,7 +15,7 @@ from protograph.data.splits import Split
 
 
 def test_a_pool_pads_short_classes_behind_their_last_image() -> None:
-    pool = Pool.of({4: [7, 3], 9: [1, 8, 5], 2: [6]})
+    pool = Pool.from_members({4: [7, 3], 9: [1, 8, 5], 2: [6]})
     assert pool.classes.tolist() == [4, 9, 2]
     assert pool.images.tolist() == [[7, 3, -1], [1, 8, 5], [6, -1, -1]]
     assert pool.counts.tolist() == [2, 3, 1]
@@ -23,7 +23,7 @@ def test_a_pool_pads_short_classes_behind_their_last_image() -> None:
 
 
 def test_all_images_are_ascending_and_without_padding() -> None:
-    assert Pool.of({4: [7, 3], 9: [1, 8, 5], 2: []}).all_images().tolist() == [1, 3, 5, 7, 8]
+    assert Pool.from_members({4: [7, 3], 9: [1, 8, 5], 2: []}).all_images().tolist() == [1, 3, 5, 7, 8]
 
 
 def test_held_out_pools_belong_to_their_split(toy: Dataset) -> None:

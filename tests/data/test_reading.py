@@ -18,8 +18,8 @@ from data.layouts import blocks, save, write_folder
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance, Silent
 from protograph.data import decode, reading
-from protograph.data.datasets.mini_imagenet import NORMALISATION
-from protograph.data.reading import Images, find_folders, find_names, read_arrays, read_columns, read_images, unpacked
+from protograph.data.images import IMAGE_NORMALISATION
+from protograph.data.reading import Images, find_folders, find_names, read_columns, read_image_arrays, read_images, unpacked
 
 SIZE = 24
 
@@ -54,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 
 def read(root: Path, names: list[str] | None = None, progress: Heard | Silent | None = None) -> Images:
     names = names or sorted(str(path.relative_to(root)) for path in root.rglob("*.*"))
-    return read_images(root, names, SIZE, NORMALISATION, progress or Silent())
+    return read_images(root, names, SIZE, IMAGE_NORMALISATION, progress or Silent())
 
 
 def naive(path: Path) -> np.ndarray:
@@ -161,7 +161,7 @@ def test_a_image_that_appears_is_found(root: Path) -> None:
 
 
 def test_other_sizes_and_other_names_are_other_images(root: Path) -> None:
-    small = read_images(root, ["a/000.png"], 8, NORMALISATION, Silent())
+    small = read_images(root, ["a/000.png"], 8, IMAGE_NORMALISATION, Silent())
     assert small.store.image_shape == (3, 8, 8)
     assert len(read(root, ["a/000.png"]).store) == 1
     assert len(read(root, ["a/000.png", "a/001.png"]).store) == 2
@@ -170,7 +170,7 @@ def test_other_sizes_and_other_names_are_other_images(root: Path) -> None:
 def test_the_same_files_by_another_path_are_the_same_images(root: Path, cache: Path) -> None:
     (root.parent / "link").symlink_to(root)
     read(root)
-    read_images(root.parent / "link", read(root).names, SIZE, NORMALISATION, Silent())
+    read_images(root.parent / "link", read(root).names, SIZE, IMAGE_NORMALISATION, Silent())
     assert len(list(cache.iterdir())) == 1
 
 
@@ -182,7 +182,7 @@ def test_any_file_name_can_be_read(root: Path, name: str) -> None:
 
 
 def test_no_images_are_no_mistake_of_the_reader(root: Path) -> None:
-    assert len(read_images(root, [], SIZE, NORMALISATION, Silent()).store) == 0
+    assert len(read_images(root, [], SIZE, IMAGE_NORMALISATION, Silent()).store) == 0
 
 
 SCRIPTS = {
@@ -250,14 +250,14 @@ def test_arrays_are_kept_with_their_names(tmp_path: Path, cache: Path) -> None:
         return ["a", "b", "c", "d"], iter((pixels[:1], pixels[1:]))
 
     for _ in range(2):
-        found = read_arrays([source], load, NORMALISATION)
+        found = read_image_arrays([source], load, IMAGE_NORMALISATION)
         assert list(found.names) == ["a", "b", "c", "d"]
         assert np.array_equal(found.store.pixels, pixels.transpose(0, 3, 1, 2))
         assert found.sizes.tolist() == [[9, 6]] * 4
         assert found.duplicates() == [[0, 3]]
     assert len(loads) == 1
     source.write_bytes(b"2")
-    read_arrays([source], load, NORMALISATION)
+    read_image_arrays([source], load, IMAGE_NORMALISATION)
     assert len(loads) == 2
 
 

@@ -2,12 +2,23 @@ import string
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from protograph._internal.errors import InputError
 from protograph.data import splits
-from protograph.data.splits import KINDS, PARTS, Split, check_assigned, drawn, hold_out, split_freely, split_seen
+from protograph.data.splits import (
+    CLASS_ROLES,
+    DATASET_PARTS,
+    Split,
+    check_roles,
+    draw_by_index,
+    draw_by_name,
+    draw_roles,
+    hold_out_images,
+    split_freely,
+    split_seen,
+)
 
 names = st.text(string.ascii_letters + string.digits + " -_.ßé", min_size=1, max_size=8)
 seeds = st.integers(0, 5)
@@ -27,34 +38,34 @@ def classes(draw: st.DrawFn, fewest: int = 8, most: int = 40) -> dict[str, list[
 
 
 def all_rows(split: Split) -> list[int]:
-    return [row for part in PARTS for own in getattr(split, part).values() for row in own]
+    return [row for part in DATASET_PARTS for own in getattr(split, part).values() for row in own]
 
 
 @given(things=rows, count=st.integers(0, 90), seed=seeds, scope=names)
 @settings(max_examples=40, deadline=None)
 def test_drawing_takes_so_many_in_their_order(things: list[int], count: int, seed: int, scope: str) -> None:
-    chosen = drawn(things, count, seed, scope)
+    chosen = draw_by_index(things, count, seed, scope)
     assert len(chosen) == min(count, len(things))
     places = [things.index(thing) for thing in chosen]
     assert places == sorted(set(places))
-    assert drawn(list(things), count, seed, scope) == chosen
+    assert draw_by_index(list(things), count, seed, scope) == chosen
 
 
 @given(things=rows, count=st.integers(0, 90))
 @settings(max_examples=40, deadline=None)
 def test_drawing_more_keeps_what_was_drawn(things: list[int], count: int) -> None:
-    assert set(drawn(things, count, 0, "a")) <= set(drawn(things, count + 1, 0, "a"))
+    assert set(draw_by_index(things, count, 0, "a")) <= set(draw_by_index(things, count + 1, 0, "a"))
 
 
 def test_drawing_depends_on_seed_and_scope_and_is_the_same_everywhere() -> None:
-    assert drawn(range(20), 5, 0, "a") == [6, 12, 17, 18, 19]
-    assert len({tuple(drawn(range(100), 10, seed, scope)) for seed in range(3) for scope in "abc"}) == 9
+    assert draw_by_index(range(20), 5, 0, "a") == [6, 12, 17, 18, 19]
+    assert len({tuple(draw_by_index(range(100), 10, seed, scope)) for seed in range(3) for scope in "abc"}) == 9
 
 
 def test_drawing_is_even() -> None:
     counts = [0] * 20
     for seed in range(2000):
-        for thing in drawn(range(20), 5, seed, "a"):
+        for thing in draw_by_index(range(20), 5, seed, "a"):
             counts[thing] += 1
     assert min(counts) > 420
     assert max(counts) < 580
@@ -63,11 +74,11 @@ def test_drawing_is_even() -> None:
 @given(things=rows, name=names, validation=st.integers(0, 30), test=st.integers(0, 30), seed=seeds)
 @settings(max_examples=40, deadline=None)
 def test_holding_out_divides_the_images(things: list[int], name: str, validation: int, test: int, seed: int) -> None:
-    train, validated, tested = hold_out(things, name, validation, test, seed)
+    train, validated, tested = hold_out_images(things, name, validation, test, seed)
     assert sorted(train + validated + tested) == sorted(things)
     assert len(tested) == min(test, len(things))
     assert len(validated) == min(validation, len(things) - len(tested))
-    assert hold_out(things, name, validation, test, seed) == (train, validated, tested)
+    assert hold_out_images(things, name, validation, test, seed) == (train, validated, tested)
 
 
 @given(members=classes(fewest=1, most=6), seed=seeds)
@@ -95,7 +106,7 @@ def test_a_free_split_is_disjoint_and_complete(members: dict[str, list[int]], se
     assert sorted(all_rows(split)) == sorted(row for own in members.values() for row in own)
     assert sorted(split.classes) == sorted(members)
     assert list(split.train) == list(split.seen_validation) == list(split.seen_test)
-    for part in PARTS:
+    for part in DATASET_PARTS:
         for name, own in getattr(split, part).items():
             assert own
             assert set(own) <= set(members[name])
@@ -125,7 +136,7 @@ def test_a_free_split_takes_so_many_classes_as_stated(members: dict[str, list[in
 def test_a_free_split_does_not_depend_on_the_order_of_classes(members: dict[str, list[int]], data: st.DataObject) -> None:
     order = data.draw(st.permutations(list(members)))
     one, other = split_freely(members), split_freely({name: members[name] for name in order})
-    for part in PARTS:
+    for part in DATASET_PARTS:
         assert getattr(one, part) == getattr(other, part)
 
 
@@ -137,9 +148,9 @@ def test_other_seeds_give_other_novel_classes() -> None:
 @given(members=classes(), data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_assigned_classes_are_what_they_are_assigned_to(members: dict[str, list[int]], data: st.DataObject) -> None:
-    assigned = {name: data.draw(st.sampled_from(KINDS)) for name in members}
+    assigned = {name: data.draw(st.sampled_from(CLASS_ROLES)) for name in members}
     split = split_freely(members, assigned)
-    for kind, part in zip(KINDS, ("train", "novel_validation", "novel_test"), strict=True):
+    for kind, part in zip(CLASS_ROLES, ("train", "novel_validation", "novel_test"), strict=True):
         assert list(getattr(split, part)) == [name for name in members if assigned[name] == kind]
     assert sorted(all_rows(split)) == sorted(row for own in members.values() for row in own)
 
@@ -154,15 +165,15 @@ def test_fewer_than_eight_classes_are_too_few(count: int) -> None:
     ("assigned", "named"),
     [
         ({"a": "sen", "b": "novel-validation", "c": "novel-test"}, "'sen': did you mean seen"),
-        ({"a": "seen", "b": "novel-validation"}, "does not say what class 'c' is"),
-        ({"a": "seen", "b": "novel-validation", "c": "novel-test", "d": "seen"}, "names class 'd', of which there are no"),
+        ({"a": "seen", "b": "novel-validation"}, "does not assign class 'c'"),
+        ({"a": "seen", "b": "novel-validation", "c": "novel-test", "d": "seen"}, "names class 'd', which has no images"),
         ({"a": "seen", "b": "seen", "c": "novel-test"}, "no class for 'novel-validation'"),
     ],
     ids=range(4),
 )
 def test_an_assignment_with_a_gap_is_refused(assigned: dict[str, str], named: str) -> None:
     with pytest.raises(InputError, match=named) as raised:
-        check_assigned(assigned, ["a", "b", "c"], "own.csv")
+        check_roles(assigned, ["a", "b", "c"], "own.csv")
     assert "own.csv" in str(raised.value)
 
 
@@ -178,3 +189,59 @@ def test_a_split_says_how_much_it_has_and_can_do_without() -> None:
 def test_a_class_can_be_divided_with_the_fewest_images() -> None:
     train, validated, tested = split_seen({"a": range(splits.FEWEST_IMAGES)})
     assert (len(train["a"]), len(validated["a"]), len(tested["a"])) == (4, 1, 1)
+
+
+@given(members=classes(fewest=8, most=45), name=names, count=st.integers(6, 40), seed=seeds)
+@settings(max_examples=150, deadline=None)
+def test_a_class_that_is_added_moves_at_most_one_other_per_part(
+    members: dict[str, list[int]], name: str, count: int, seed: int
+) -> None:
+    """But for the parts that grow: these take as many more classes."""
+    assume(name not in members)
+    before = draw_roles(members, seed)
+    after = draw_roles({**members, name: list(range(10_000, 10_000 + count))}, seed)
+    size = {role: (list(before.values()).count(role), list(after.values()).count(role)) for role in CLASS_ROLES}
+    growth = sum(size[role][1] - size[role][0] for role in CLASS_ROLES[1:])
+    for role in CLASS_ROLES:
+        left = {other for other in members if before[other] == role != after[other]}
+        assert len(left) <= (max(1, growth) if role == "seen" else 1)
+    if growth == 0:
+        for role in CLASS_ROLES:
+            joined = {other for other in members if after[other] == role != before[other]}
+            assert len(joined) <= 1
+
+
+def test_two_of_25_novel_classes_at_most_are_others_when_one_is_added() -> None:
+    members = {f"class {number:02}": range(20 * number, 20 * number + 20) for number in range(25)}
+    before = draw_roles(members)
+    for number in range(25, 60):
+        after = draw_roles({**members, f"class {number:02}": range(2000, 2020)})
+        moved = [name for name, role in before.items() if after[name] != role]
+        assert len(moved) <= 2
+    old = draw_roles(members, by_index=True)
+    assert [name[-2:] for name, role in old.items() if role == "novel-test"] == ["06", "07", "11", "13", "21"]
+    assert [name[-2:] for name, role in old.items() if role == "novel-validation"] == ["12", "16", "18", "19", "20"]
+
+
+@given(things=rows, count=st.integers(0, 30), seed=seeds, added=st.integers(20_000, 20_010))
+@settings(max_examples=60, deadline=None)
+def test_drawing_by_name_depends_on_no_order_and_changes_by_one(things: list[int], count: int, seed: int, added: int) -> None:
+    chosen = draw_by_name(things, things, count, seed, "a")
+    assert sorted(chosen) == sorted(draw_by_name(things[::-1], things[::-1], count, seed, "a"))
+    more = [added, *things]
+    assert len({*chosen} - {*draw_by_name(more, more, count, seed, "a")}) <= 1
+
+
+@given(things=st.lists(st.integers(0, 10_000), min_size=6, max_size=60, unique=True), seed=seeds)
+@settings(max_examples=60, deadline=None)
+def test_an_image_that_is_added_moves_at_most_one_other_per_part(things: list[int], seed: int) -> None:
+    named = [f"{row}.png" for row in range(10_002)]
+    before = hold_out_images(things, "a", 5, 5, seed, named)
+    after = hold_out_images([10_001, *things], "a", 5, 5, seed, named)
+    for old, new in zip(before[1:], after[1:], strict=True):
+        assert len(set(old) - set(new)) <= 1
+    assert sorted([*before[0], *before[1], *before[2]]) == sorted(things)
+
+
+def test_names_that_are_no_utf8_can_be_drawn() -> None:
+    assert draw_by_name(["a\udcff", "b"], ["a\udcff", "b"], 2, 0) == ["a\udcff", "b"]

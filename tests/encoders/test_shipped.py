@@ -12,7 +12,7 @@ from encoders.images import backbone_weights, tiny_encoder
 from protograph._internal.errors import InputError
 from protograph.data import Dataset, ImageStore
 from protograph.data.augmentation import Augmentation
-from protograph.data.datasets.mini_imagenet import NORMALISATION
+from protograph.data.images import IMAGE_NORMALISATION
 from protograph.encoders import backbone_encoder, open_encoder, pack_backbone, shipped
 from protograph.encoders.shipped import open_packed
 from protograph.training.config import RunConfig
@@ -25,7 +25,7 @@ def finished(toy: Dataset, toy_config: Callable[..., RunConfig], tmp_path: Path)
     """A run folder as miniImageNet's would be, with a small net that nobody trained."""
     config = replace(toy_config("aux-only"), dataset="mini-imagenet", relations=())
     run = Run.claim(tmp_path / "run", config)
-    colours = ImageStore(torch.zeros(1, 3, 84, 84, dtype=torch.uint8), NORMALISATION)
+    colours = ImageStore(torch.zeros(1, 3, 84, 84, dtype=torch.uint8), IMAGE_NORMALISATION)
     model = make_model(config, replace(toy, store=colours))
     run.save(Checkpoint({f"best.{name}": value for name, value in model.state_dict().items()}))
     measures = {"epoch": 3, "measures": {"h_mean": {"mean": 51.5, "ci95": 0.25}}}
@@ -37,7 +37,7 @@ def test_a_packed_backbone_opens_as_the_runs(finished: Run, tmp_path: Path) -> N
     origin = pack_backbone(finished.folder, tmp_path / "conv4.safetensors")
     encoder = open_packed(tmp_path / "conv4.safetensors", torch.device("cpu"))
     assert encoder.preparation.shape == (3, 84, 84)
-    assert encoder.preparation.normalisation == NORMALISATION
+    assert encoder.preparation.normalisation == IMAGE_NORMALISATION
     assert (encoder.augmentation.pad, encoder.augmentation.flip) == (8, True)
     best = finished.weights("best")
     for name, value in encoder.tensors().items():
@@ -60,7 +60,7 @@ def test_a_packed_backbone_changes_copies_as_its_training_changed_images(finishe
 def test_an_encoder_of_a_mirroring_network_looks_from_both_sides() -> None:
     weights, shape, copies = backbone_weights(1, 3, "conv4-128"), (3, 20, 20), Augmentation(2)
     plain, mirroring = (
-        backbone_encoder(name, weights, shape, NORMALISATION, copies, device=torch.device("cpu"))
+        backbone_encoder(name, weights, shape, IMAGE_NORMALISATION, copies, device=torch.device("cpu"))
         for name in ("conv4-128", "conv4-128-mirror")
     )
     images = [blocks(20, 20, 3, place) for place in range(4)]

@@ -504,7 +504,7 @@ def test_seen_prototypes_of_pn_are_the_mean_features_of_all_training_images(
 
 
 def test_batches_take_every_class_alike_and_every_image_of_it() -> None:
-    pool = Pool.of({0: [3], 1: [0, 1, 2], 2: [7, 4, 5, 6]})
+    pool = Pool.from_members({0: [3], 1: [0, 1, 2], 2: [7, 4, 5, 6]})
     batch = draw_batch(pool, 24_000, seeded(0))
     assert torch.equal(draw_batch(pool, 24_000, seeded(0)).images, batch.images)
     for row in range(3):

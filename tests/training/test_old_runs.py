@@ -33,7 +33,7 @@ def tiny_features() -> Dataset:
         for class_id in range(first, stop):
             members[class_id] = list(range(VECTORS * len(vectors), VECTORS * (len(vectors) + 1)))
             vectors.append(centres[class_id] + torch.randint(-2, 3, (VECTORS, FEATURES), generator=generator))
-        return Pool.of(members)
+        return Pool.from_members(members)
 
     train, seen_validation, seen_test = (pool(0, SEEN) for _ in range(3))
     novel_validation, novel_test = pool(SEEN, SEEN + NOVEL_VALIDATION), pool(SEEN + NOVEL_VALIDATION, classes)

@@ -27,7 +27,7 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def read_arrays(path: Path) -> dict[str, Any]:
+def read_pickled_arrays(path: Path) -> dict[str, Any]:
     """The dictionary a pickle holds; texts of Python 2 become strings."""
     try:
         with path.open("rb") as file, warnings.catch_warnings():

@@ -31,6 +31,7 @@ from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import as_label, as_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
 from protograph.data import Dataset, FeatureStore
+from protograph.data.kept_split import with_kept_split
 from protograph.encoders import open_encoder
 from protograph.evaluation.calibration import auroc, check_rate, false_alarm_threshold
 from protograph.evaluation.metrics import choose_bias, extract
@@ -152,6 +153,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         the dataset's validation images and classes. Its classes are the dataset's seen ones, in the dataset's order.
         """
         run = run if isinstance(run, Run) else Run.open(Path(run))
+        dataset = with_kept_split(dataset, run.folder, run.config.fingerprint, progress or Silent())
         config, names = run.config, dataset.classes[: dataset.seen]
         made = cls(variant=config.variant, shots=(config.shots, config.shots), seed=config.seed, **parameters)
         made._check_parameters()

@@ -75,7 +75,7 @@ class Fit:
         order = torch.randperm(len(able), generator=seeded(self.seed, "classes held out")).tolist()
         away = {able[place] for place in order[: max(FEWEST_AWAY, round(HELD_OUT * len(members)))]}
         kept, held = hold_out({class_id: rows for class_id, rows in members.items() if class_id not in away}, self.seed)
-        asked = Pool.of({class_id: rows for class_id, rows in held.items() if rows})
+        asked = Pool.from_members({class_id: rows for class_id, rows in held.items() if rows})
         spec = self._test_spec(asked, {class_id: list(members[class_id]) for class_id in away})
         if len(members) < FEWEST_BALANCED or spec is None:
             raise InputError(
@@ -92,7 +92,7 @@ class Fit:
         for most in range(self.shots[1], 0, -1):
             able = {class_id: rows for class_id, rows in away.items() if len(rows) > most}
             if len(asked) and 2 * len(able) >= len(away):
-                new = Pool.of(able)
+                new = Pool.from_members(able)
                 ways = min(self.recipe.ways, len(able))
                 queries = min(self.recipe.novel_queries, int(new.counts.min()) - most)
                 seen_queries = min(ways * queries, int(asked.counts.sum()))
@@ -145,7 +145,7 @@ def episode_spec(members: Mapping[int, Sequence[int]], recipe: Recipe, shots: tu
         queries = recipe.novel_queries if most > 1 else 1
         able = {class_id: list(rows) for class_id, rows in members.items() if len(rows) >= most + queries}
         if len(able) >= fewest:
-            pool = Pool.of(able)
+            pool = Pool.from_members(able)
             ways = min(recipe.ways, len(able) // 2)
             supply = int(pool.counts.sort().values[: len(able) - ways].sum())
             seen_queries = min(recipe.seen_queries, supply)

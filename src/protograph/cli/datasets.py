@@ -9,8 +9,8 @@ from rich.table import Table
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Root
 from protograph.data import DATASETS, find_source, open_dataset
-from protograph.data.check import Findings, check
-from protograph.data.splits import PARTS
+from protograph.data.check import Inspection, inspect_dataset
+from protograph.data.splits import DATASET_PARTS
 
 EXAMPLES = 8  # duplicates and unreadable images shown by name
 
@@ -43,18 +43,18 @@ def check_command(
     """Say what is in a dataset: counts, sizes, unreadable and duplicate images, and whether it is the one the paper used."""
     source = find_source(name)
     dataset = open_dataset(name, root, ShownProgress(quiet=as_json), skip_bad=True)
-    findings = check(dataset)
+    findings = inspect_dataset(dataset)
     verdict = source.verdict(dataset) if source.verdict else None
     show(findings.as_dict() | {"verdict": verdict}, _table(findings, verdict), as_json)
 
 
-def _table(findings: Findings, verdict: str | None) -> Table:
+def _table(findings: Inspection, verdict: str | None) -> Table:
     table = Table(title=f"{findings.dataset}, fingerprint {findings.fingerprint}", title_justify="left", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
     table.add_row("classes", str(findings.classes))
     table.add_row("images", f"{findings.images}, used at {' x '.join(map(str, findings.image_shape))}")
-    for part in PARTS:
+    for part in DATASET_PARTS:
         of = findings.parts[part]
         each = f"{of['fewest']}" if of["fewest"] == of["most"] else f"{of['fewest']} to {of['most']}"
         table.add_row(part.replace("_", " "), f"{of['classes']} classes, {of['images']} images, {each} of each")

@@ -11,6 +11,7 @@ from protograph._internal.progress import Progress
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, Root, find_device, find_precision, load_plugins
 from protograph.data import Dataset, open_dataset
+from protograph.data.kept_split import with_kept_split
 from protograph.device import PRECISIONS
 from protograph.evaluation.metrics import choose_bias, evaluate, evaluate_unknown
 from protograph.training.loop import as_json as measures_as_json
@@ -79,6 +80,7 @@ def evaluate_command(
 
 
 def dataset_of(run: Run, root: Path | None, progress: Progress) -> Dataset:
-    """The dataset that a run was trained on; whether it is the same still, its fingerprint tells."""
+    """Return the dataset that a run was trained on, with the split it was trained on."""
     load_plugins(run.config.plugins)
-    return open_dataset(run.config.dataset, root, progress, skip_bad=True)
+    dataset = open_dataset(run.config.dataset, root, progress, skip_bad=True)
+    return with_kept_split(dataset, run.folder, run.config.fingerprint, progress)

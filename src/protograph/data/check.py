@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from protograph.data.dataset import Dataset
-from protograph.data.splits import PARTS
+from protograph.data.splits import DATASET_PARTS
 
 
 @dataclass(frozen=True)
-class Findings:
+class Inspection:
     """The facts about a dataset that a user should know before training on it.
 
     parts:      part -> classes, images, fewest and most images of a class
@@ -35,11 +35,11 @@ class Findings:
         return asdict(self)
 
 
-def check(dataset: Dataset) -> Findings:
+def inspect_dataset(dataset: Dataset) -> Inspection:
     """Count and compare everything in a dataset that was opened."""
     parts: dict[str, dict[str, int]] = {}
     part_of: dict[int, str] = {}
-    for part in PARTS:
+    for part in DATASET_PARTS:
         pool = getattr(dataset, part)
         counts = pool.counts
         parts[part] = {
@@ -59,7 +59,7 @@ def check(dataset: Dataset) -> Findings:
         read = images.sizes[images.sizes[:, 0] > 0]
         sizes = {label: (int(read[:, axis].min()), int(read[:, axis].max())) for axis, label in enumerate(("width", "height"))}
     crossing = [rows for rows in groups if len({part_of.get(row) for row in rows}) > 1]
-    return Findings(
+    return Inspection(
         dataset=dataset.name,
         fingerprint=dataset.fingerprint,
         classes=len(dataset.classes),

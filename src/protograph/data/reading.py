@@ -14,11 +14,9 @@ import tarfile
 import threading
 import zipfile
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,38 +26,12 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import build_folder, cache_folder
 from protograph._internal.progress import Progress
 from protograph.data import decode
+from protograph.data.images import Images
 from protograph.data.store import ImageStore, Normalisation
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".jfif"))
-VERSION = 2  # to be raised whenever the same file gives other pixels
+PIXELS_VERSION = 2  # to be raised whenever the same file gives other pixels
 CHUNK = 128  # files of a worker's job
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images as they were read: pixels, and what was seen on the way.
-
-    names:   [P] where each came from
-    digests: [P] sha256 of each file, or of its pixels where several share a file
-    sizes:   [P, 2] width and height before resizing
-    grey:    [P] whether it is greyscale
-    errors:  row -> what is wrong with it; such a row is black and in no pool
-    """
-
-    store: ImageStore
-    names: Sequence[str]
-    digests: NDArray[np.bytes_]
-    sizes: NDArray[np.int32]
-    grey: NDArray[np.bool_]
-    errors: dict[int, str]
-
-    def duplicates(self) -> list[list[int]]:
-        """Groups of rows with identical contents."""
-        groups = defaultdict(list)
-        for row, digest in enumerate(self.digests.tolist()):
-            if digest:
-                groups[digest].append(row)
-        return [rows for rows in groups.values() if len(rows) > 1]
 
 
 def read_images(root: Path, names: Sequence[str], size: int, normalisation: Normalisation, progress: Progress) -> Images:
@@ -77,7 +49,7 @@ def read_images(root: Path, names: Sequence[str], size: int, normalisation: Norm
     )
 
 
-def read_arrays(
+def read_image_arrays(
     sources: Sequence[Path], load: Callable[[], tuple[list[str], Iterator[NDArray[np.uint8]]]], normalisation: Normalisation
 ) -> Images:
     """Images that lie in a few large files: `load` answers their names and the images [n, H, W, 3] in portions."""
@@ -196,7 +168,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _key(parts: object) -> str:
-    return hashlib.sha256(json.dumps([VERSION, parts]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([PIXELS_VERSION, parts]).encode()).hexdigest()[:16]
 
 
 def _stamps(files: Sequence[Path]) -> list[tuple[str, tuple[int, ...]]]:

@@ -69,15 +69,15 @@ DATASETS = {
     ),
     "mini-imagenet": DatasetSource(
         mini_imagenet.open_mini_imagenet, "conv4-64-128", "paper", "100 classes of ImageNet, 600 images each, with WordNet",
-        changes=MINI_CHANGES, backbones=WIDE, verdict=mini_imagenet.verdict,
+        changes=MINI_CHANGES, backbones=WIDE, verdict=mini_imagenet.mini_imagenet_verdict,
     ),
     "cub": DatasetSource(
         cub.open_cub, "conv4-64-128", "paper", "200 species of birds with 312 attributes, the paper's cited split",
-        changes=CUB_CHANGES, backbones=WIDE, verdict=cub.verdict,
+        changes=CUB_CHANGES, backbones=WIDE, verdict=cub.cub_verdict,
     ),
     "cub-stratified": DatasetSource(
         cub.open_cub_stratified, "conv4-64-128", "paper", "the same birds, a quarter of every seen class held out for test",
-        changes=CUB_CHANGES, backbones=WIDE, verdict=cub.verdict,
+        changes=CUB_CHANGES, backbones=WIDE, verdict=cub.cub_verdict,
     ),
     "folder": DatasetSource(open_folder, "conv4-64-128", "demo", "your images: a folder of class folders"),
     "features": DatasetSource(

@@ -1,6 +1,8 @@
-"""Who may see what, by rules that need no random numbers and so are the same everywhere.
+"""Splits of classes and images, by rules that need no random numbers and so are the same everywhere.
 
-Where something has to be drawn, things are ordered by a hash of the seed and their names and taken from the front.
+Where something has to be drawn, values are ordered by a hash of the seed and their names, and the first are taken. So a class
+that is added moves at most one other class out of each novel part. Datasets whose published splits were drawn by positions
+instead of names are drawn by `draw_by_index`.
 """
 
 import hashlib
@@ -10,141 +12,238 @@ from typing import TypeVar
 
 from protograph._internal.errors import InputError, unknown_name
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-PARTS = ("train", "seen_validation", "seen_test", "novel_validation", "novel_test")
-KINDS = ("seen", "novel-validation", "novel-test")  # what a class can be
-NOVEL_VALIDATION, NOVEL_TEST = 0.16, 0.20  # of the classes, as in miniImageNet
-SEEN_VALIDATION, SEEN_TEST = 0.10, 0.20  # of the images of a seen class
+DATASET_PARTS = ("train", "seen_validation", "seen_test", "novel_validation", "novel_test")
+CLASS_ROLES = ("seen", "novel-validation", "novel-test")
+NOVEL_VALIDATION_SHARE, NOVEL_TEST_SHARE = 0.16, 0.20  # of the classes, as in miniImageNet
+SEEN_VALIDATION_SHARE, SEEN_TEST_SHARE = 0.10, 0.20  # of the images of a seen class
+FEWEST_CLASSES = 8
 FEWEST_IMAGES = 6  # of a class; fewer cannot be divided
-AMPLE = 20  # images with which a class can be novel: five shots and fifteen queries
+AMPLE_IMAGES = 20  # images with which a class can be novel: five shots and fifteen queries
 
-Rows = Mapping[str, Sequence[int]]
+ImagesByClass = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images by class for each part; the classes of the first three are the same, those of the others their own."""
+    """Image indices by class name, for each part of a dataset.
 
-    train: Rows
-    seen_validation: Rows
-    seen_test: Rows
-    novel_validation: Rows
-    novel_test: Rows
+    The first three parts have the same classes; the classes of the last two occur in no other part.
+    """
+
+    train: ImagesByClass
+    seen_validation: ImagesByClass
+    seen_test: ImagesByClass
+    novel_validation: ImagesByClass
+    novel_test: ImagesByClass
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Seen classes, then novel ones for validation, then those for test."""
+        """Names of the seen classes, then of the novel ones for validation, then of those for test."""
         return (*self.train, *self.novel_validation, *self.novel_test)
 
     def counts(self) -> str:
-        """In one line."""
-        seen = [sum(map(len, getattr(self, part).values())) for part in PARTS[:3]]
+        """Return the numbers of classes and images in one line."""
+        seen = [sum(map(len, getattr(self, part).values())) for part in DATASET_PARTS[:3]]
         return (
             f"{len(self.train)} seen classes ({seen[0]} images for training, {seen[1]} for validation, {seen[2]} for test), "
             f"{len(self.novel_validation)} novel classes for validation, {len(self.novel_test)} for test"
         )
 
-    def without(self, rows: set[int]) -> "Split":
-        """The same split with these images left out."""
-        if not rows:
+    def without(self, images: set[int]) -> "Split":
+        """Return the same split without these images."""
+        if not images:
             return self
         return Split(
-            *({name: [row for row in own if row not in rows] for name, own in getattr(self, part).items()} for part in PARTS)
+            *(
+                {name: [image for image in members if image not in images] for name, members in getattr(self, part).items()}
+                for part in DATASET_PARTS
+            )
         )
 
 
-def drawn(things: Sequence[T], count: int, seed: int, *scope: object) -> list[T]:
-    """`count` of `things`, by the hash of seed, scope and their places; in their order."""
+def draw_by_name(values: Sequence[_T], names: Iterable[object], count: int, seed: int, *scope: object) -> list[_T]:
+    """Draw values by the hash of seed, scope and their names.
 
-    def key(place: int) -> bytes:
-        return hashlib.sha256("/".join(map(str, (seed, *scope, place))).encode()).digest()
+    A value that is added puts at most one other out, and the order of `values` does not matter to which are drawn.
 
-    chosen = sorted(range(len(things)), key=key)[:count]
-    return [things[place] for place in sorted(chosen)]
+    Args:
+        values: What is drawn from.
+        names: One distinct name for each value.
+        count: How many are drawn; all where there are fewer.
+        seed: Another seed draws others.
+        scope: What is drawn, such as ("novel-test",): another scope draws others.
+
+    Returns:
+        The drawn values, in the order of `values`.
+
+    """
+
+    def digest(name: object) -> bytes:
+        return hashlib.sha256("/".join(map(str, (seed, *scope, name))).encode(errors="surrogateescape")).digest()
+
+    digests = [digest(name) for name in names]
+    chosen = sorted(range(len(values)), key=digests.__getitem__)[:count]
+    return [values[index] for index in sorted(chosen)]
 
 
-def hold_out(
-    rows: Sequence[int], name: str, validation: int, test: int, seed: int = 0
+def draw_by_index(values: Sequence[_T], count: int, seed: int, *scope: object) -> list[_T]:
+    """Draw values by the hash of seed, scope and their positions in the list: a value that is added changes many."""
+    return draw_by_name(values, range(len(values)), count, seed, *scope)
+
+
+def hold_out_images(
+    images: Sequence[int], class_name: str, validation: int, test: int, seed: int = 0, names: Sequence[str] | None = None
 ) -> tuple[list[int], list[int], list[int]]:
-    """Images of the seen class `name` for training, validation and test: so many for the latter two, all others to train."""
-    held = drawn(rows, test, seed, name, "test")
-    rest = _others(rows, held)
-    validated = drawn(rest, validation, seed, name, "validation")
-    return _others(rest, validated), validated, held
+    """Divide the images of a seen class into those for training, validation and test.
+
+    Args:
+        images: Image indices of the class.
+        class_name: The class.
+        validation: How many images are held out for validation.
+        test: How many images are held out for test.
+        seed: Another seed holds out others.
+        names: Names of all images by image index; without them, images are drawn by their positions in `images`.
+
+    """
+
+    def draw(pool: list[int], count: int, part: str) -> list[int]:
+        keys: Iterable[object] = range(len(pool)) if names is None else (names[image] for image in pool)
+        return draw_by_name(pool, keys, count, seed, class_name, part)
+
+    held = draw([*images], test, "test")
+    rest = _without(images, held)
+    validated = draw(rest, validation, "validation")
+    return _without(rest, validated), validated, held
 
 
-def _others(rows: Sequence[int], taken: Sequence[int]) -> list[int]:
-    gone = set(taken)
-    return [row for row in rows if row not in gone]
+def _without(images: Sequence[int], held: Sequence[int]) -> list[int]:
+    absent = set(held)
+    return [image for image in images if image not in absent]
 
 
 def split_seen(
-    members: Rows, validation: float = SEEN_VALIDATION, test: float = SEEN_TEST, seed: int = 0
-) -> tuple[Rows, Rows, Rows]:
-    """Divide the images of every seen class by shares; at least one for each part."""
-    train: dict[str, list[int]] = {}
-    validated: dict[str, list[int]] = {}
-    tested: dict[str, list[int]] = {}
-    for name, rows in members.items():
-        count, test_count = (max(1, round(share * len(rows))) for share in (validation, test))
-        train[name], validated[name], tested[name] = hold_out(rows, name, count, test_count, seed)
-    return train, validated, tested
+    members: ImagesByClass,
+    validation: float = SEEN_VALIDATION_SHARE,
+    test: float = SEEN_TEST_SHARE,
+    seed: int = 0,
+    names: Sequence[str] | None = None,
+) -> tuple[ImagesByClass, ImagesByClass, ImagesByClass]:
+    """Divide the images of every seen class by shares, with at least one image for each part.
 
+    Args:
+        members: Image indices by class name.
+        validation: Share of a class's images that is held out for validation.
+        test: Share that is held out for test.
+        seed: Another seed holds out others.
+        names: Names of all images by image index; see `hold_out_images`.
 
-def check_sizes(members: Rows, what: str, source: str = "") -> None:
-    """Complain of a class of `source` that has too few of `what` to be divided."""
-    for name, rows in members.items():
-        if len(rows) < FEWEST_IMAGES:
-            where = f" of {source}" if source else ""
-            raise InputError(f"class '{name}'{where} has {len(rows)} {what}: give every class at least {FEWEST_IMAGES}")
-
-
-def check_assigned(assigned: Mapping[str, str], names: Iterable[str], source: str) -> None:
-    """Complain of an assignment by `source` that is not one of all these classes to all kinds."""
-    for name, kind in assigned.items():
-        if kind not in KINDS:
-            raise unknown_name(f"split of class '{name}' in {source}", kind, KINDS)
-    for name in names:
-        if name not in assigned:
-            raise InputError(f"{source} does not say what class '{name}' is: give it to one of {', '.join(KINDS)}")
-    if absent := assigned.keys() - set(names):
-        raise InputError(f"{source} names class '{min(absent)}', of which there are no images: leave it out")
-    for kind in KINDS:
-        if kind not in assigned.values():
-            raise InputError(f"{source} has no class for '{kind}': give each of {', '.join(KINDS)} some")
-
-
-def split_freely(members: Rows, assigned: Mapping[str, str] | None = None, seed: int = 0) -> Split:
-    """Divide classes nobody has divided yet, and the images of the seen ones.
-
-    Of all classes 20 % become novel for test and 16 % novel for validation (at least five each where there are twenty
-    classes), drawn among those with at least twenty images, or, where these are too few, among the largest; the others are
-    seen and hold out 20 % of their images for test and 10 % for validation. `assigned` settles the classes instead: name ->
-    seen, novel-validation or novel-test.
     """
-    if assigned is None:
-        if len(members) < 8:
-            raise InputError(
-                f"{len(members)} classes are too few to hold some out: give at least 8, better 20; "
-                "`protograph fit` on a trained backbone takes fewer"
-            )
-        novel_count = {
-            part: max(round(share * len(members)), min(5, len(members) // 4))
-            for part, share in (("novel-test", NOVEL_TEST), ("novel-validation", NOVEL_VALIDATION))
-        }
-        by_size = sorted(members, key=lambda name: (-len(members[name]), name))
-        wanted = sum(novel_count.values())
-        able = sorted(name for place, name in enumerate(by_size) if len(members[name]) >= AMPLE or place < wanted)
-        test = set(drawn(able, novel_count["novel-test"], seed, "novel-test"))
-        validation = set(
-            drawn([name for name in able if name not in test], novel_count["novel-validation"], seed, "novel-validation")
+    parts: tuple[dict[str, list[int]], ...] = ({}, {}, {})
+    for class_name, images in members.items():
+        validation_count, test_count = (max(1, round(share * len(images))) for share in (validation, test))
+        divided = hold_out_images(images, class_name, validation_count, test_count, seed, names)
+        for part, chosen in zip(parts, divided, strict=True):
+            part[class_name] = chosen
+    return parts[0], parts[1], parts[2]
+
+
+def check_sizes(members: ImagesByClass, unit: str, source: str = "") -> None:
+    """Refuse classes that are too small to be divided.
+
+    Args:
+        members: Image indices by class name.
+        unit: What the indices count, such as "images" or "vectors".
+        source: File or folder that is named in the message.
+
+    Raises:
+        InputError: A class has fewer than `FEWEST_IMAGES`.
+
+    """
+    for name, images in members.items():
+        if len(images) < FEWEST_IMAGES:
+            where = f" of {source}" if source else ""
+            raise InputError(f"class '{name}'{where} has {len(images)} {unit}: give every class at least {FEWEST_IMAGES}")
+
+
+def check_roles(roles: Mapping[str, str], names: Iterable[str], source: str) -> None:
+    """Refuse roles that do not fit the classes.
+
+    Args:
+        roles: One of `CLASS_ROLES` by class name.
+        names: The classes that need a role.
+        source: Where the roles come from, for the message.
+
+    Raises:
+        InputError: A role is unknown or unused, a class has none, or a role is given to a class without images.
+
+    """
+    for name, role in roles.items():
+        if role not in CLASS_ROLES:
+            raise unknown_name(f"split of class '{name}' in {source}", role, CLASS_ROLES)
+    for name in names:
+        if name not in roles:
+            raise InputError(f"{source} does not assign class '{name}': give it one of {', '.join(CLASS_ROLES)}")
+    if absent := roles.keys() - set(names):
+        raise InputError(f"{source} names class '{min(absent)}', which has no images: remove it there")
+    for role in CLASS_ROLES:
+        if role not in roles.values():
+            raise InputError(f"{source} has no class for '{role}': give each of {', '.join(CLASS_ROLES)} at least one")
+
+
+def draw_roles(members: ImagesByClass, seed: int = 0, by_index: bool = False) -> dict[str, str]:
+    """Draw which classes are novel.
+
+    20 % of the classes become novel for test and 16 % novel for validation, at least five each where there are twenty classes.
+    They are drawn among the classes with at least twenty images or, where these are too few, among the largest.
+
+    Args:
+        members: Image indices by class name.
+        seed: Another seed draws others.
+        by_index: Draw by positions in the sorted list of classes, as earlier versions did.
+
+    Returns:
+        One of `CLASS_ROLES` by class name.
+
+    Raises:
+        InputError: There are fewer than eight classes.
+
+    """
+    if len(members) < FEWEST_CLASSES:
+        raise InputError(
+            f"{len(members)} classes are too few to hold some out: give at least {FEWEST_CLASSES}, better 20; "
+            "`protograph fit` on a trained backbone takes fewer"
         )
-        assigned = {
-            name: "novel-test" if name in test else "novel-validation" if name in validation else "seen" for name in members
-        }
-    return Split(
-        *split_seen({name: rows for name, rows in members.items() if assigned[name] == "seen"}, seed=seed),
-        {name: rows for name, rows in members.items() if assigned[name] == "novel-validation"},
-        {name: rows for name, rows in members.items() if assigned[name] == "novel-test"},
-    )
+    counts = {
+        role: max(round(share * len(members)), min(5, len(members) // 4))
+        for role, share in (("novel-test", NOVEL_TEST_SHARE), ("novel-validation", NOVEL_VALIDATION_SHARE))
+    }
+    by_size = sorted(members, key=lambda name: (-len(members[name]), name))
+    novel = sum(counts.values())
+    rest = sorted(name for rank, name in enumerate(by_size) if len(members[name]) >= AMPLE_IMAGES or rank < novel)
+    roles = dict.fromkeys(members, "seen")
+    for role, count in counts.items():
+        chosen = draw_by_index(rest, count, seed, role) if by_index else draw_by_name(rest, rest, count, seed, role)
+        roles |= dict.fromkeys(chosen, role)
+        rest = [name for name in rest if roles[name] == "seen"]
+    return roles
+
+
+def split_freely(
+    members: ImagesByClass, roles: Mapping[str, str] | None = None, seed: int = 0, names: Sequence[str] | None = None
+) -> Split:
+    """Split a dataset that comes without a split.
+
+    Seen classes hold out 20 % of their images for test and 10 % for validation; the images of novel classes stay together.
+
+    Args:
+        members: Image indices by class name.
+        roles: One of `CLASS_ROLES` by class name; drawn as `draw_roles` states if not given.
+        seed: Another seed draws another split.
+        names: Names of all images by image index; see `hold_out_images`.
+
+    """
+    role_of = draw_roles(members, seed) if roles is None else roles
+    seen, *novel = ({name: images for name, images in members.items() if role_of[name] == role} for role in CLASS_ROLES)
+    return Split(*split_seen(seen, seed=seed, names=names), *novel)

@@ -15,7 +15,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
 from protograph._internal.sealed import with_prefix
 from protograph.data.augmentation import Augmentation
-from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
+from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE
 from protograph.data.store import Normalisation
 from protograph.encoders.encoder import ImageEncoder
 from protograph.encoders.preparation import Preparation
@@ -101,7 +101,7 @@ def pack_backbone(run_folder: Path | str, path: Path | str = SHIPPED) -> dict[st
     weights = with_prefix(run.weights("best"), "backbone.")
     last_relu = find_variant(config.variant).last_relu
     copies = replace(COPIES, **config.recipe.image_changes)
-    encoder = backbone_encoder(config.backbone, weights, (3, SIZE, SIZE), NORMALISATION, copies, last_relu)
+    encoder = backbone_encoder(config.backbone, weights, (3, IMAGE_SIZE, IMAGE_SIZE), IMAGE_NORMALISATION, copies, last_relu)
     environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
     origin = {
         "configuration": config.to_dict(),

@@ -20,6 +20,7 @@ from protograph._internal.files import write_json
 from protograph._internal.memory import keep_freed_memory
 from protograph._internal.progress import Progress, Silent
 from protograph.data import DATASETS, IN_MEMORY, Augmentation, Dataset, FeatureStore, ImageStore, Pool, Store
+from protograph.data.kept_split import keep_split
 from protograph.device import PLAIN, PRECISIONS, TRITON, WARM_UP, RepeatedStep, best_device
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch, fixed_episodes, step_seed
 from protograph.evaluation.metrics import MEASURES, Measures, class_means, evaluate, evaluation_spec, measure
@@ -64,6 +65,7 @@ def train(
     validation = fixed_episodes(validation_spec, VALIDATION_SEED, recipe.validation_episodes)
     optimiser = make_optimiser(model, recipe)
     run = Run.claim(Path(folder), config)
+    keep_split(dataset, run.folder)
     if run.measures is not None:
         return run.measures
 

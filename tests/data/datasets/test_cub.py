@@ -7,9 +7,9 @@ import pytest
 from data import layouts
 from protograph._internal.errors import InputError
 from protograph.data import Dataset, open_dataset
-from protograph.data.check import check
+from protograph.data.check import inspect_dataset
 from protograph.data.datasets import cub
-from protograph.data.splits import PARTS
+from protograph.data.splits import DATASET_PARTS
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +63,12 @@ def test_the_stratified_reading_holds_out_a_quarter_of_each_seen_class(opened: D
     assert dataset.fingerprint != opened.fingerprint
     assert set(dataset.seen_test.counts.tolist()) == {2}  # of seven
     assert set(dataset.seen_validation.counts.tolist()) == {1}
-    assert sum(int(getattr(dataset, part).counts.sum()) for part in PARTS) == len(dataset.store)
-    assert "not the paper's" in cub.verdict(dataset)
+    assert sum(int(getattr(dataset, part).counts.sum()) for part in DATASET_PARTS) == len(dataset.store)
+    assert "not the paper's" in cub.cub_verdict(dataset)
 
 
 def test_greyscale_images_become_rgb_and_are_counted(opened: Dataset) -> None:
-    findings = check(opened)
+    findings = inspect_dataset(opened)
     assert findings.greyscale == 8
     assert opened.images is not None
     for row in opened.images.grey.nonzero()[0]:
@@ -86,7 +86,7 @@ def test_the_attributes_are_compared_by_their_cosine(opened: Dataset) -> None:
             a, b = table[opened.classes[one]], table[opened.classes[other]]
             expected = sum(a * b) / (sum(a * a) ** 0.5 * sum(b * b) ** 0.5)
             assert float(similarities[one, other]) == pytest.approx(expected, abs=1e-6)
-    assert check(opened).relations == {"attributes": "312 attributes of 200 classes"}
+    assert inspect_dataset(opened).relations == {"attributes": "312 attributes of 200 classes"}
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def real(real_root: Path) -> Dataset:
 
 
 def test_the_real_dataset_is_the_papers(real: Dataset) -> None:
-    findings = check(real)
+    findings = inspect_dataset(real)
     assert (findings.classes, findings.images, findings.unreadable) == (200, 11_788, {})
     assert {part: (found["classes"], found["images"]) for part, found in findings.parts.items()} == {
         "train": (130, 4_990),
@@ -257,7 +257,7 @@ def test_the_real_dataset_is_the_papers(real: Dataset) -> None:
         "tree": "a graph of 253 nodes",
     }
     assert findings.crossing == []
-    assert "the split the paper used" in cub.verdict(real)
+    assert "the split the paper used" in cub.cub_verdict(real)
 
 
 def test_the_real_word_vectors_and_tree_know_that_sparrows_are_alike(real: Dataset) -> None:
@@ -269,7 +269,7 @@ def test_the_real_word_vectors_and_tree_know_that_sparrows_are_alike(real: Datas
 
 
 def test_the_real_validation_images_are_a_tenth_of_each_seen_class(real: Dataset) -> None:
-    counts = zip(*(getattr(real, part).counts.tolist() for part in PARTS[:3]), strict=True)
+    counts = zip(*(getattr(real, part).counts.tolist() for part in DATASET_PARTS[:3]), strict=True)
     assert all(validation == round(0.1 * (train + validation + test)) for train, validation, test in counts)
 
 

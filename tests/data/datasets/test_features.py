@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Silent
 from protograph.data import FeatureStore, open_dataset
-from protograph.data.splits import PARTS
+from protograph.data.splits import DATASET_PARTS
 
 RANDOM = np.random.default_rng(0)
 VECTORS = RANDOM.standard_normal((90, 5)).astype(np.float32)
 LABELS = np.arange(90) % 9
 NAMES = np.array([f"kind {label}" for label in LABELS])
-KINDS = np.array([part.replace("_", "-") for part in PARTS])
+KINDS = np.array([part.replace("_", "-") for part in DATASET_PARTS])
 SPLIT = np.where(LABELS < 5, KINDS[np.arange(90) // 9 % 3], np.where(LABELS < 7, KINDS[3], KINDS[4]))
 
 
@@ -30,12 +30,12 @@ def test_vectors_are_divided_by_rule_and_gathered_as_they_are(tmp_path: Path) ->
     dataset = open_dataset("features", write_npz(tmp_path / "own.npz", vectors=VECTORS, labels=NAMES))
     assert isinstance(dataset.store, FeatureStore)
     assert sorted(dataset.classes) == sorted(set(NAMES.tolist()))
-    assert [len(getattr(dataset, part)) for part in PARTS] == [5, 5, 5, 2, 2]
-    rows = [row for part in PARTS for row in getattr(dataset, part).all_images().tolist()]
+    assert [len(getattr(dataset, part)) for part in DATASET_PARTS] == [5, 5, 5, 2, 2]
+    rows = [row for part in DATASET_PARTS for row in getattr(dataset, part).all_images().tolist()]
     assert sorted(rows) == list(range(90))
     assert dataset.store.image_shape == (5,)
     assert torch.equal(dataset.store.gather(torch.tensor([4, 2, 4])), torch.from_numpy(VECTORS[[4, 2, 4]]))
-    for part in PARTS:
+    for part in DATASET_PARTS:
         pool = getattr(dataset, part)
         for class_id, own in zip(pool.classes.tolist(), pool.images.tolist(), strict=True):
             assert {NAMES[row] for row in own if row >= 0} == {dataset.classes[class_id]}
@@ -47,7 +47,7 @@ def test_a_given_split_is_kept(tmp_path: Path, kind: str) -> None:
     labels, split = NAMES.astype("S" if kind == "S" else "U"), SPLIT.astype("S" if kind == "S" else "U")
     dataset = open_dataset("features", write_npz(tmp_path / "own.npz", vectors=VECTORS, labels=labels, split=split))
     assert dataset.classes == tuple(f"kind {number}" for number in range(9))
-    for part, written in zip(PARTS, KINDS, strict=True):
+    for part, written in zip(DATASET_PARTS, KINDS, strict=True):
         assert getattr(dataset, part).all_images().tolist() == (written == SPLIT).nonzero()[0].tolist()
 
 
@@ -114,7 +114,7 @@ def test_what_is_not_finite_is_named_or_left_out_with_a_count(tmp_path: Path, va
     dataset = open_dataset("features", path, Told(), skip_bad=True)
     assert told[0] == "left out 1 of 90 vectors with NaN or infinity"
     assert "vectors for training" in told[1]
-    rows = [row for part in PARTS for row in getattr(dataset, part).all_images().tolist()]
+    rows = [row for part in DATASET_PARTS for row in getattr(dataset, part).all_images().tolist()]
     assert sorted(rows) == [row for row in range(90) if row != 13]
 
 

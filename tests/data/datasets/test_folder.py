@@ -7,7 +7,7 @@ from data.layouts import blocks, save, write_folder, write_rows
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Silent
 from protograph.data import Dataset, open_dataset
-from protograph.data.splits import PARTS
+from protograph.data.splits import DATASET_PARTS
 
 CLASSES = {f"kind {number}": 6 + number % 3 for number in range(9)}
 
@@ -36,7 +36,7 @@ def used(dataset: Dataset) -> dict[str, dict[str, list[str]]]:
                 getattr(dataset, part).classes.tolist(), getattr(dataset, part).images.tolist(), strict=True
             )
         }
-        for part in PARTS
+        for part in DATASET_PARTS
     }
 
 
@@ -47,7 +47,7 @@ def test_every_image_of_every_class_has_one_part(root: Path) -> None:
     names = [name for part in parts.values() for own in part.values() for name in own]
     assert sorted(names) == sorted(str(path.relative_to(root)) for path in root.rglob("*.png"))
     assert all(name.startswith(f"{own}/") for part in parts.values() for own, files in part.items() for name in files)
-    assert [len(parts[part]) for part in PARTS] == [5, 5, 5, 2, 2]
+    assert [len(parts[part]) for part in DATASET_PARTS] == [5, 5, 5, 2, 2]
     assert told.lines == [
         f"{root}: 5 seen classes ({sum(map(len, parts['train'].values()))} images for training, 5 for validation, "
         f"{sum(map(len, parts['seen_test'].values()))} for test), 2 novel classes for validation, 2 for test "
@@ -76,7 +76,7 @@ def test_a_split_file_settles_the_classes(root: Path) -> None:
     told = Told()
     dataset = open_dataset("folder", root, told)
     assert dataset.classes == ("kind 4", "kind 5", "kind 6", "kind 7", "kind 8", "kind 3", "kind 0", "kind 1", "kind 2")
-    assert [len(getattr(dataset, part)) for part in PARTS] == [5, 5, 5, 1, 3]
+    assert [len(getattr(dataset, part)) for part in DATASET_PARTS] == [5, 5, 5, 1, 3]
     assert told.lines[-1].endswith("as split.csv says")
 
 
@@ -85,11 +85,11 @@ def test_a_split_file_settles_the_classes(root: Path) -> None:
     [
         ([("class", "part")], r"split\.csv has the columns \['class', 'part'\]: it needs 'class' and 'split'"),
         ([("class", "split"), ("kind 0", "novel")], r"split of class 'kind 0' in .*split\.csv 'novel': did you mean novel-"),
-        ([("class", "split"), ("kind 0", "seen")], r"split\.csv does not say what class 'kind 1' is"),
+        ([("class", "split"), ("kind 0", "seen")], r"split\.csv does not assign class 'kind 1'"),
         ([("class", "split"), ("kind 0", "seen"), ("kind 0", "novel-test")], "gives class 'kind 0' to two splits"),
         (
             [("class", "split"), *((name, "seen") for name in (*CLASSES, "x"))],
-            "names class 'x', of which there are no images",
+            "names class 'x', which has no images",
         ),
         ([("class", "split"), *((name, "seen") for name in CLASSES)], "has no class for 'novel-validation'"),
         ([("class", "split"), ("kind 0",)], "'None'"),

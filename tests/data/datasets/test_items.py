@@ -10,7 +10,7 @@ from PIL import Image
 from data.layouts import blocks, save
 from protograph._internal.errors import InputError
 from protograph.data import Dataset, from_items
-from protograph.data.splits import PARTS
+from protograph.data.splits import DATASET_PARTS
 from protograph.relations import MatrixRelation
 
 CLASSES = [f"kind {number}" for number in range(9)]
@@ -57,9 +57,9 @@ def expected() -> Dataset:
 
 def test_pairs_become_a_dataset(expected: Dataset) -> None:
     assert (expected.name, sorted(expected.classes)) == ("own", CLASSES)
-    assert [len(getattr(expected, part)) for part in PARTS] == [5, 5, 5, 2, 2]
+    assert [len(getattr(expected, part)) for part in DATASET_PARTS] == [5, 5, 5, 2, 2]
     assert np.array_equal(expected.store.pixels, np.stack(PIXELS).transpose(0, 3, 1, 2))
-    for part in PARTS:
+    for part in DATASET_PARTS:
         pool = getattr(expected, part)
         for class_id, rows in zip(pool.classes.tolist(), pool.images.tolist(), strict=True):
             assert {CLASSES[LABELS[row]] for row in rows if row >= 0} == {expected.classes[class_id]}
@@ -99,7 +99,7 @@ def test_a_split_and_relations_can_be_given() -> None:
     relation = MatrixRelation(torch.eye(9), CLASSES)
     dataset = make(Torchvision(), split=SPLIT, relations={"own": relation})
     assert dataset.classes == tuple(CLASSES)
-    assert [len(getattr(dataset, part)) for part in PARTS] == [5, 5, 5, 2, 2]
+    assert [len(getattr(dataset, part)) for part in DATASET_PARTS] == [5, 5, 5, 2, 2]
     assert dataset.relations == {"own": relation}
 
 
@@ -173,7 +173,7 @@ def test_images_without_a_label_are_not_taken_for_the_last_class() -> None:
     ("split", "named"),
     [
         (SPLIT | {"kind 0": "train"}, "unknown split of class 'kind 0' in the split 'train'"),
-        ({name: kind for name, kind in SPLIT.items() if name != "kind 3"}, "the split does not say what class 'kind 3' is"),
+        ({name: kind for name, kind in SPLIT.items() if name != "kind 3"}, "the split does not assign class 'kind 3'"),
         (SPLIT | {"other": "seen"}, "the split names class 'other'"),
         (dict.fromkeys(SPLIT, "seen"), "the split has no class for 'novel-validation'"),
     ],

@@ -48,7 +48,7 @@ def test_no_held_out_image_is_a_copy_of_a_training_image(letters: Dataset) -> No
 
 @pytest.mark.parametrize(("scheme", "seen_queries"), [("total", 15), ("per-class", 1)])
 def test_training_episodes_reach_nothing_but_training_images(letters: Dataset, scheme: Any, seen_queries: int) -> None:
-    spec = training_spec(letters, replace(PAPER, scheme=scheme, seen_queries=seen_queries), shots=5)
+    spec = training_spec(letters, replace(PAPER, query_scheme=scheme, seen_queries=seen_queries), shots=5)
     allowed = set(letters.train.all_images().tolist())
     for step in range(5):
         episodes = draw(spec, 40, seeded(0, "train", step))

@@ -9,9 +9,9 @@ import pytest
 from data import layouts
 from protograph._internal.errors import InputError
 from protograph.data import Dataset, open_dataset
-from protograph.data.check import Findings, check
-from protograph.data.datasets.mini_imagenet import verdict
-from protograph.data.splits import PARTS
+from protograph.data.check import Inspection, inspect_dataset
+from protograph.data.datasets.mini_imagenet import mini_imagenet_verdict
+from protograph.data.splits import DATASET_PARTS
 
 FILES: dict[str, Callable[[Path], Path]] = {
     "csvs": layouts.write_csvs,
@@ -50,7 +50,7 @@ def pixels(dataset: Dataset, part: str) -> dict[str, list[bytes]]:
 def test_every_layout_gives_the_same_classes_and_the_same_images_to_every_part(opened: dict[str, Dataset], layout: str) -> None:
     dataset, first = opened[layout], opened["csvs"]
     assert dataset.classes == first.classes
-    for part in PARTS:
+    for part in DATASET_PARTS:
         assert pixels(dataset, part) == pixels(first, part)
 
 
@@ -84,7 +84,7 @@ def test_the_same_files_in_another_layout_have_the_same_fingerprint(opened: dict
 
 
 def test_the_verdict_says_that_images_are_missing(opened: dict[str, Dataset]) -> None:
-    assert verdict(opened["csvs"]) == "These are the paper's classes, but not all of their 600 images each."
+    assert mini_imagenet_verdict(opened["csvs"]) == "These are the paper's classes, but not all of their 600 images each."
 
 
 def test_an_archive_is_the_same_dataset(opened: dict[str, Dataset], mini_root: Path, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def write_few(root: Path) -> Path:
 def test_other_classes_are_not_the_papers(tmp_path: Path) -> None:
     dataset = open_dataset("mini-imagenet", write_few(tmp_path))
     assert dataset.classes == ("class of train", "class of val", "class of test")
-    assert verdict(dataset).startswith("This is not the paper's dataset")
+    assert mini_imagenet_verdict(dataset).startswith("This is not the paper's dataset")
 
 
 def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
@@ -264,13 +264,13 @@ def test_missing_folders_are_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(real_root: Path) -> tuple[Dataset, Findings]:
+def real(real_root: Path) -> tuple[Dataset, Inspection]:
     """Once for all tests: it reads 60,000 images."""
     dataset = open_dataset("mini-imagenet", real_root)
-    return dataset, check(dataset)
+    return dataset, inspect_dataset(dataset)
 
 
-def test_the_real_dataset_is_the_papers(real: tuple[Dataset, Findings]) -> None:
+def test_the_real_dataset_is_the_papers(real: tuple[Dataset, Inspection]) -> None:
     dataset, findings = real
     assert (findings.classes, findings.images, findings.unreadable) == (100, 60_000, {})
     assert {part: tuple(found.values()) for part, found in findings.parts.items()} == {
@@ -281,17 +281,17 @@ def test_the_real_dataset_is_the_papers(real: tuple[Dataset, Findings]) -> None:
         "novel_test": (20, 12_000, 600, 600),
     }
     assert findings.sizes == {"width": (84, 84), "height": (84, 84)}
-    assert verdict(dataset).startswith("This is the dataset the paper used, but for one thing")
+    assert mini_imagenet_verdict(dataset).startswith("This is the dataset the paper used, but for one thing")
 
 
-def test_the_real_dataset_has_eight_pairs_of_equal_images(real: tuple[Dataset, Findings]) -> None:
+def test_the_real_dataset_has_eight_pairs_of_equal_images(real: tuple[Dataset, Inspection]) -> None:
     _, findings = real
     assert [len(names) for names in findings.duplicates] == [2] * 8
     assert len(findings.crossing) == 6
     assert all("(train) = " in " = ".join(names) for names in findings.crossing)
 
 
-def test_the_real_dataset_is_the_one_measured_before(real: tuple[Dataset, Findings]) -> None:
+def test_the_real_dataset_is_the_one_measured_before(real: tuple[Dataset, Inspection]) -> None:
     """Of the copy in which every image was encoded once more; another copy of the same images has another one."""
     dataset, _ = real
     assert dataset.fingerprint == "74bca8f224d5a459"

@@ -20,9 +20,9 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble, without_bad
-from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
+from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE
 from protograph.data.reading import read_images, unpacked
-from protograph.data.splits import Rows, Split, drawn, split_seen
+from protograph.data.splits import ImagesByClass, Split, draw_by_index, split_seen
 from protograph.relations import AttributeRelation, EdgeRelation, EmbeddingRelation, Relation
 
 NOVEL_VALIDATION = 20  # of the 150 classes
@@ -40,7 +40,7 @@ def open_cub_stratified(root: Path, progress: Progress, skip_bad: bool) -> Datas
     return _open("cub-stratified", root, progress, skip_bad, stratified=True)
 
 
-def verdict(dataset: Dataset) -> str:
+def cub_verdict(dataset: Dataset) -> str:
     """One sentence whether these are the images and classes of the paper."""
     if dataset.images is None or len(dataset.images.names) != 11_788 or len(dataset.classes) != 200:
         return "This is not the paper's dataset: CUB-200-2011 has 11,788 images of 200 classes."
@@ -67,14 +67,14 @@ def draw_lists(classes: dict[int, str], images: dict[int, list[int]], cited: dic
     images of the split as published.
     """
     able = [number for number in classes if number not in cited["novel_test"]]
-    novel_validation = drawn(able, NOVEL_VALIDATION, 0, "cub", "novel_validation")
+    novel_validation = draw_by_index(able, NOVEL_VALIDATION, 0, "cub", "novel_validation")
     held = set(cited["seen_test"])
     seen_validation = []
     for number in able:
         if number not in novel_validation:
             rest = [image for image in images[number] if image not in held]
             count = round(VALIDATION * len(images[number]))
-            seen_validation += drawn(rest, count, 0, classes[number], "validation")
+            seen_validation += draw_by_index(rest, count, 0, classes[number], "validation")
     return {**cited, "novel_validation": novel_validation, "seen_validation": seen_validation}
 
 
@@ -88,7 +88,7 @@ def _open(name: str, root: Path, progress: Progress, skip_bad: bool, stratified:
     classes = {int(number): own for number, own in named.items()}
     labels = {int(image): int(number) for image, number in labelled.items()}
     names = {int(image): file for image, file in numbered.items()}
-    images = read_images(folder / "images", list(names.values()), SIZE, NORMALISATION, progress)
+    images = read_images(folder / "images", list(names.values()), IMAGE_SIZE, IMAGE_NORMALISATION, progress)
     row_of = {image: row for row, image in enumerate(names)}
     members: dict[int, list[int]] = {number: [] for number in classes}
     for image, number in labels.items():
@@ -113,13 +113,13 @@ def _split(classes: dict[int, str], members: dict[int, list[int]], row_of: dict[
     def rows(numbers: set[int]) -> dict[str, list[int]]:
         return {classes[number]: [row_of[image] for image in members[number]] for number in classes if number in numbers}
 
-    def chosen(keep: Any) -> Rows:
+    def chosen(keep: Any) -> ImagesByClass:
         return {
             classes[number]: [row_of[image] for image in members[number] if keep(image)] for number in classes if number in seen
         }
 
     seen = set(classes) - novel_test - novel_validation
-    parts: tuple[Rows, Rows, Rows]
+    parts: tuple[ImagesByClass, ImagesByClass, ImagesByClass]
     if stratified:
         parts = split_seen(rows(seen), VALIDATION, STRATIFIED_TEST)
     else:

@@ -8,7 +8,6 @@
 vectors are divided as `splits.split_freely` states.
 """
 
-import hashlib
 import json
 import zlib
 from collections.abc import Sequence
@@ -24,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
-from protograph.data.dataset import Dataset, pools
-from protograph.data.splits import PARTS, Split, check_sizes, split_freely
+from protograph.data.dataset import Dataset, features_fingerprint, pools
+from protograph.data.splits import DATASET_PARTS, Split, check_sizes, split_freely
 from protograph.data.store import FeatureStore
 
 
@@ -36,7 +35,6 @@ def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     split = _split(labels, parts, bad, root)
     progress.say(f"{root}: {split.counts().replace('images', 'vectors')}")
     tensor = torch.from_numpy(vectors)
-    used = [[[name, list(rows)] for name, rows in getattr(split, part).items()] for part in PARTS]
     return Dataset(
         name="features",
         classes=split.classes,
@@ -44,7 +42,8 @@ def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
         **pools(split),
         augmentation=Augmentation(),
         relations={},
-        fingerprint=hashlib.sha256(tensor.numpy().tobytes() + json.dumps(used).encode()).hexdigest()[:16],
+        fingerprint=features_fingerprint(tensor, split),
+        drawn_split=True,
     )
 
 
@@ -107,8 +106,8 @@ def _check(vectors: NDArray[Any], labels: Sequence[str] | None, parts: Sequence[
         if values is not None and len(values) != len(vectors):
             raise InputError(f"{path} has {len(vectors)} vectors and {len(values)} {what}: give one each")
     for part in parts or ():
-        if part.replace("-", "_") not in PARTS:
-            raise unknown_name(f"split in {path}", part, [name.replace("_", "-") for name in PARTS])
+        if part.replace("-", "_") not in DATASET_PARTS:
+            raise unknown_name(f"split in {path}", part, [name.replace("_", "-") for name in DATASET_PARTS])
 
 
 def _split(labels: Sequence[str], parts: Sequence[str] | None, bad: set[int], path: Path) -> Split:
@@ -119,18 +118,18 @@ def _split(labels: Sequence[str], parts: Sequence[str] | None, bad: set[int], pa
                 members[label].append(row)
         check_sizes(members, "vectors", str(path))
         return split_freely(members)
-    grouped: dict[str, dict[str, list[int]]] = {part: {} for part in PARTS}
+    grouped: dict[str, dict[str, list[int]]] = {part: {} for part in DATASET_PARTS}
     for row, (label, part) in enumerate(zip(labels, parts, strict=True)):
         if row not in bad:
             grouped[part.replace("-", "_")].setdefault(label, []).append(row)
     seen = sorted(grouped["train"])
-    for part in PARTS[1:3]:
+    for part in DATASET_PARTS[1:3]:
         odd = set(grouped[part]) ^ set(seen)
         if odd:
             raise InputError(f"class '{min(odd)}' of {path} is not both in train and {part.replace('_', '-')}: give it to both")
         grouped[part] = {name: grouped[part][name] for name in seen}
     grouped["train"] = {name: grouped["train"][name] for name in seen}
-    for part in PARTS[3:]:
+    for part in DATASET_PARTS[3:]:
         both = set(grouped[part]) & set(seen)
         if both:
             raise InputError(f"class '{min(both)}' of {path} is both seen and novel: give it to one part")

@@ -12,9 +12,9 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble, report_bad
-from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
+from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE
 from protograph.data.reading import find_folders, find_names, read_columns, read_images
-from protograph.data.splits import FEWEST_IMAGES, check_assigned, split_freely
+from protograph.data.splits import FEWEST_IMAGES, check_roles, split_freely
 
 T = TypeVar("T")
 
@@ -27,21 +27,21 @@ def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     assigned = _assigned(root / "split.csv", found)
     listed = _large_enough(found, root, skip_bad, progress)
     names = [f"{name}/{file}" for name, own in listed.items() for file in own]
-    images = read_images(root, names, SIZE, NORMALISATION, progress)
+    images = read_images(root, names, IMAGE_SIZE, IMAGE_NORMALISATION, progress)
     rows = iter(range(len(names)))
     members = {name: [row for row in islice(rows, len(own)) if row not in images.errors] for name, own in listed.items()}
     report_bad(images, skip_bad, progress)
     left = _large_enough(members, root, skip_bad, progress)
     if assigned:
         source = f"{root / 'split.csv'}, of the classes with enough images,"
-        check_assigned({name: assigned[name] for name in left}, left, source)
-    split = split_freely(left, assigned)
+        check_roles({name: assigned[name] for name in left}, left, source)
+    split = split_freely(left, assigned, names=images.names)
     rule = "as split.csv says" if assigned else "drawn by rule; a split.csv with the columns class and split would settle it"
     novel = [*split.novel_validation, *split.novel_test]
     shown = ", ".join(novel[:NAMED]) + (", ..." if len(novel) > NAMED else "")
     progress.say(f"{root}: {split.counts()} ({shown}); {rule}")
     titles = {name: name.replace("_", " ") for name in split.classes}
-    return assemble("folder", split, images, Augmentation(pad=8, flip=True), {}, titles)
+    return assemble("folder", split, images, Augmentation(pad=8, flip=True), {}, titles, drawn_split=True)
 
 
 def list_images(root: Path) -> dict[str, list[str]]:
@@ -90,5 +90,5 @@ def _assigned(path: Path, listed: dict[str, list[str]]) -> dict[str, str] | None
         name, kind = str(row["class"]), str(row["split"])
         if assigned.setdefault(name, kind) != kind:
             raise InputError(f"{path} gives class '{name}' to two splits: keep one row")
-    check_assigned(assigned, listed, str(path))
+    check_roles(assigned, listed, str(path))
     return assigned

@@ -13,10 +13,9 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress, Silent
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble
-from protograph.data.datasets.mini_imagenet import NORMALISATION, SIZE
 from protograph.data.decode import is_grey, to_rgb
-from protograph.data.reading import Images
-from protograph.data.splits import check_assigned, check_sizes, split_freely
+from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE, Images
+from protograph.data.splits import check_roles, check_sizes, split_freely
 from protograph.data.store import ImageStore
 from protograph.relations import Relation
 
@@ -29,7 +28,7 @@ def from_items(
     label: str = "label",
     split: Mapping[str, str] | None = None,
     relations: dict[str, Relation] | None = None,
-    size: int = SIZE,
+    size: int = IMAGE_SIZE,
     progress: Progress | None = None,
 ) -> Dataset:
     """A dataset of labelled images held elsewhere.
@@ -64,13 +63,13 @@ def from_items(
     check_sizes(members, "images")
     members = {name: members[name] for name in sorted(members)}
     if split is not None:
-        check_assigned(split, members, "the split")
+        check_roles(split, members, "the split")
     divided = split_freely(members, split)
-    store = ImageStore(torch.from_numpy(np.stack(pixels)), NORMALISATION)
+    store = ImageStore(torch.from_numpy(np.stack(pixels)), IMAGE_NORMALISATION)
     images = Images(
         store, [str(row) for row in range(len(pixels))], np.array(digests, "S64"), np.array(sizes, np.int32), np.array(grey), {}
     )
-    return assemble("own", divided, images, Augmentation(pad=8, flip=True), relations or {})
+    return assemble("own", divided, images, Augmentation(pad=8, flip=True), relations or {}, drawn_split=True)
 
 
 def _class_names(items: Any, label: str) -> list[str] | None:

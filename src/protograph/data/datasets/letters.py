@@ -27,7 +27,7 @@ from protograph._internal.files import build_folder, cache_folder, write_json
 from protograph._internal.progress import Progress, Silent
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, Pool
-from protograph.data.splits import PARTS
+from protograph.data.splits import DATASET_PARTS
 from protograph.data.store import ImageStore, Normalisation
 from protograph.relations import UnicodeRelation
 from protograph.relations.unicode import joint_traits
@@ -41,15 +41,15 @@ FACES = {  # two faces of each family for training, one each for validation and 
     "test": ("DejaVuSans-Bold.ttf", "DejaVuSansMono-BoldOblique.ttf", "DejaVuSerif-Italic.ttf", "STIXGeneral.ttf"),
 }  # fmt: skip
 DRAWINGS_PER_FACE = {"train": 6, "validation": 5, "test": 5}
-NOVEL_VALIDATION, NOVEL_TEST = 40, 60
+NOVEL_VALIDATION_LETTERS, NOVEL_TEST_LETTERS = 40, 60
 
-SIZE = 28  # pixels of an image
-CANVAS = 2 * SIZE  # glyphs are set at twice the size and sampled down
+LETTER_SIZE = 28  # pixels of an image
+CANVAS = 2 * LETTER_SIZE  # glyphs are set at twice the size and sampled down
 ALIKE = 0.015  # letters with a median cosine distance over the faces below this are one class; no pair is near it
 BEND = (0.16, 0.24, 0.12, 0.12, 0.15)  # largest change of scale, shear, bend, twist and shift, in half images
 INK, GRAIN, BLOTS = 180, 15, 15  # faintest ink, grey levels of noise by pixel and by patch
 STRIP = (7, 14)  # width of the strip that hides part of every letter, in pixels
-VERSION = 1  # to be raised whenever the drawings change
+DRAWINGS_VERSION = 1  # to be raised whenever the drawings change
 
 Pixels = NDArray[np.uint8]
 
@@ -57,8 +57,8 @@ Pixels = NDArray[np.uint8]
 def open_letters(cache: Path | None = None, progress: Progress | None = None, seed: int = 0) -> Dataset:
     """The letters with their class split, drawn at the first call and read from the cache afterwards."""
     versions = {
-        "drawing": [VERSION, SIZE, ALIKE, BEND, INK, GRAIN, BLOTS, STRIP, FACES, DRAWINGS_PER_FACE],
-        "split": [NOVEL_VALIDATION, NOVEL_TEST],
+        "drawing": [DRAWINGS_VERSION, LETTER_SIZE, ALIKE, BEND, INK, GRAIN, BLOTS, STRIP, FACES, DRAWINGS_PER_FACE],
+        "split": [NOVEL_VALIDATION_LETTERS, NOVEL_TEST_LETTERS],
         "seed": seed,
         "unicode": unicodedata.unidata_version,
         "pillow": PIL.__version__,
@@ -72,7 +72,9 @@ def open_letters(cache: Path | None = None, progress: Progress | None = None, se
     if not folder.is_dir():
         build_folder(folder, lambda scratch: _draw(scratch, seed, progress or Silent()))
     index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    pools: dict[str, Any] = {part: Pool.of({int(c): images for c, images in index[part].items()}) for part in PARTS}
+    pools: dict[str, Any] = {
+        part: Pool.from_members({int(c): images for c, images in index[part].items()}) for part in DATASET_PARTS
+    }
     return Dataset(
         name="letters",
         classes=tuple(index["classes"]),
@@ -149,10 +151,10 @@ def _split(alike: dict[str, str], seed: int) -> tuple[list[str], list[str], list
         if ("accent", "NONE") not in found and min(relatives(letter, "base"), relatives(letter, "accent")) >= 3
     ]
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(related))
-    novel = [related[at] for at in order[: NOVEL_VALIDATION + NOVEL_TEST]]
+    novel = [related[at] for at in order[: NOVEL_VALIDATION_LETTERS + NOVEL_TEST_LETTERS]]
     bases = {trait for letter in related for trait in described[letter] if trait[0] == "base"}
     seen = [letter for letter, found in described.items() if found & bases and letter not in novel]
-    return seen, sorted(novel[:NOVEL_VALIDATION]), sorted(novel[NOVEL_VALIDATION:])
+    return seen, sorted(novel[:NOVEL_VALIDATION_LETTERS]), sorted(novel[NOVEL_VALIDATION_LETTERS:])
 
 
 def _draw(folder: Path, seed: int, progress: Progress) -> None:
@@ -171,7 +173,7 @@ def _draw(folder: Path, seed: int, progress: Progress) -> None:
     seen, novel_validation, novel_test = _split(alike, seed)
     classes = [*seen, *novel_validation, *novel_test]
 
-    pools: dict[str, dict[int, list[int]]] = {name: {} for name in PARTS}
+    pools: dict[str, dict[int, list[int]]] = {name: {} for name in DATASET_PARTS}
     drawn: list[Pixels] = []
     total = 0
     face_of = {face: at for at, face in enumerate(_all_faces())}
@@ -201,14 +203,14 @@ def _parts(class_id: int, seen: int, novel_validation: int) -> list[tuple[str, s
 
 
 def _bend(glyphs: Pixels, random: np.random.Generator) -> Pixels:
-    """Shift, scale, shear and bend glyphs [n, CANVAS, CANVAS] at random; sampled down to [n, SIZE, SIZE].
+    """Shift, scale, shear and bend glyphs [n, CANVAS, CANVAS] at random; sampled down to [n, LETTER_SIZE, LETTER_SIZE].
 
     Output pixel (x, y), measured from the centre, shows the glyph at a quadratic polynomial of x and y. All numbers are
     fixed-point integers with 16 fractional bits.
     """
     one = 1 << 16
     count = len(glyphs)
-    grid = (2 * np.arange(SIZE, dtype=np.int64) - SIZE + 1) * one // SIZE  # -1 .. 1
+    grid = (2 * np.arange(LETTER_SIZE, dtype=np.int64) - LETTER_SIZE + 1) * one // LETTER_SIZE  # -1 .. 1
     x, y = grid[None, None, :], grid[None, :, None]
 
     def at_random(reach: float) -> NDArray[np.int64]:
@@ -235,21 +237,21 @@ def _bend(glyphs: Pixels, random: np.random.Generator) -> Pixels:
 
 
 def _roughen(images: Pixels, random: np.random.Generator) -> Pixels:
-    """Uneven ink, grainy paper, blots and a strip across images [n, SIZE, SIZE]."""
+    """Uneven ink, grainy paper, blots and a strip across images [n, LETTER_SIZE, LETTER_SIZE]."""
     count = len(images)
     ink = random.integers(INK, 256, (count, 1, 1), dtype=np.int64)
     grain = random.integers(-GRAIN, GRAIN + 1, images.shape, dtype=np.int64)
     blots = (
         random.integers(-BLOTS, BLOTS + 1, (count, 4, 4), dtype=np.int64)
-        .repeat(-(-SIZE // 4), 1)
-        .repeat(-(-SIZE // 4), 2)[:, :SIZE, :SIZE]
+        .repeat(-(-LETTER_SIZE // 4), 1)
+        .repeat(-(-LETTER_SIZE // 4), 2)[:, :LETTER_SIZE, :LETTER_SIZE]
     )
     rough = images * ink // 255 + grain + blots
     # The strip hides part of the letter, so that one drawing alone does not show all there is to know.
-    place = np.arange(SIZE, dtype=np.int64)
+    place = np.arange(LETTER_SIZE, dtype=np.int64)
     upright = random.integers(0, 2, (count, 1, 1)).astype(bool)
     across = np.where(upright, place[None, :], place[:, None])
-    middle, width = random.integers(0, SIZE, (count, 1, 1)), random.integers(*STRIP, (count, 1, 1))
+    middle, width = random.integers(0, LETTER_SIZE, (count, 1, 1)), random.integers(*STRIP, (count, 1, 1))
     rough = np.where(2 * np.abs(across - middle) < width, 96 + grain, rough)
     clipped: Pixels = rough.clip(0, 255).astype(np.uint8)
     return clipped

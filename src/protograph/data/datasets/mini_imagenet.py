@@ -16,19 +16,14 @@ from numpy.typing import NDArray
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
-from protograph._internal.unpickle import read_arrays as unpickle
-from protograph._internal.unpickle import text
+from protograph._internal.unpickle import read_pickled_arrays, text
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble, without_bad
-from protograph.data.reading import Images, find_folders, find_names, read_arrays, read_columns, read_images, unpacked
-from protograph.data.splits import Rows, Split, split_seen
-from protograph.data.store import Normalisation
+from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE, Images
+from protograph.data.reading import find_folders, find_names, read_columns, read_image_arrays, read_images, unpacked
+from protograph.data.splits import ImagesByClass, Split, split_seen
 from protograph.relations.mini_imagenet import mini_imagenet_classes, mini_imagenet_names, mini_imagenet_relation
 
-SIZE = 84
-NORMALISATION = Normalisation(
-    mean=(120.396 / 255, 115.594 / 255, 104.540 / 255), std=(70.682 / 255, 68.276 / 255, 72.545 / 255)
-)
 FOLDERS = ("mini-imagenet", "miniImageNet", "miniImagenet", "MiniImagenet", "miniimagenet", "mini_imagenet")
 SPLITS = ("train", "val", "test")
 SEEN_VALIDATION, SEEN_TEST = 25 / 600, 75 / 600
@@ -52,7 +47,7 @@ def open_mini_imagenet(root: Path, progress: Progress, skip_bad: bool) -> Datase
     )
 
 
-def verdict(dataset: Dataset) -> str:
+def mini_imagenet_verdict(dataset: Dataset) -> str:
     """One sentence whether these are the images and classes of the paper."""
     split = {"train": dataset.train, "val": dataset.novel_validation, "test": dataset.novel_test}
     ids = {name: [dataset.classes[int(c)] for c in pool.classes] for name, pool in split.items()}
@@ -71,7 +66,7 @@ def verdict(dataset: Dataset) -> str:
     )
 
 
-def _read(root: Path, progress: Progress) -> tuple[Images, Members, tuple[Rows, Rows] | None]:
+def _read(root: Path, progress: Progress) -> tuple[Images, Members, tuple[ImagesByClass, ImagesByClass] | None]:
     """Images, their rows by split and class, and further rows of the seen classes for validation and test, if any."""
     for folder in (root, *(root / name for name in FOLDERS)):
         if (folder / "miniImageNet_category_split_train_phase_train.pickle").is_file():
@@ -146,7 +141,7 @@ def _from_names(root: Path, listed: Mapping[str, Mapping[str, list[str]]], progr
     """In the order of names, so that ids and held-out images do not depend on the layout."""
     ordered = {split: {wnid: sorted(own) for wnid, own in sorted(listed[split].items())} for split in SPLITS}
     names = [name for split in SPLITS for own in ordered[split].values() for name in own]
-    images = read_images(root, names, SIZE, NORMALISATION, progress)
+    images = read_images(root, names, IMAGE_SIZE, IMAGE_NORMALISATION, progress)
     rows = iter(range(len(names)))
     return images, {split: {wnid: [next(rows) for _ in own] for wnid, own in ordered[split].items()} for split in SPLITS}
 
@@ -158,7 +153,7 @@ def _from_cache_pickles(folder: Path) -> tuple[Images, Members]:
     return images, {split: _grouped(images, split) for split in SPLITS}
 
 
-def _from_category_pickles(folder: Path) -> tuple[Images, Members, tuple[Rows, Rows] | None]:
+def _from_category_pickles(folder: Path) -> tuple[Images, Members, tuple[ImagesByClass, ImagesByClass] | None]:
     """Files with `data` [n, 84, 84, 3], `labels` and `catname2label`; two of them have more images of the seen classes."""
     files = {
         "train": "miniImageNet_category_split_train_phase_train.pickle",
@@ -189,16 +184,16 @@ def _portions(paths: Mapping[str, Path], labels: Callable[[dict[str, Any], Path]
     def load() -> tuple[list[str], Iterator[NDArray[np.uint8]]]:
         names, portions = [], []
         for split, path in paths.items():
-            data, classes = labels(unpickle(path), path)
-            if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (SIZE, SIZE, 3):
-                raise InputError(f"{path} does not hold images [n, {SIZE}, {SIZE}, 3] of uint8: fetch it again")
+            data, classes = labels(read_pickled_arrays(path), path)
+            if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (IMAGE_SIZE, IMAGE_SIZE, 3):
+                raise InputError(f"{path} does not hold images [n, {IMAGE_SIZE}, {IMAGE_SIZE}, 3] of uint8: fetch it again")
             if len(data) != len(classes):
                 raise InputError(f"{path} has {len(data)} images and {len(classes)} labels: fetch it again")
             names += [f"{split}/{name}/{place}" for place, name in enumerate(classes)]
             portions.append(data)
         return names, iter(portions)
 
-    return read_arrays(list(paths.values()), load, NORMALISATION)
+    return read_image_arrays(list(paths.values()), load, IMAGE_NORMALISATION)
 
 
 def _cache_labels(found: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
