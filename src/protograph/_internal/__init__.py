@@ -1,1 +1,1 @@
-"""Support code for the package itself: no part of the public interface."""
+"""Support code for the package itself, not part of the public interface."""

@@ -1,15 +1,21 @@
-"""What a user can get wrong: one sentence that names the culprit and the way out."""
+"""The error for mistakes of the user: one sentence that names the culprit and the way out."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """A mistake in what the user gave. The command prints it as one line and exits with code 2."""
+    """A mistake in the user's input. The command prints it as one line and exits with code 2."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """An `InputError` for a name that is not among the known ones, with the nearest of them."""
+    """Return an error for an unknown name that suggests the nearest known names.
+
+    Args:
+        kind: What the name names, such as "variant".
+        name: The unknown name.
+        known: All known names.
+    """
     names = sorted(known)
     close = get_close_matches(name, names, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, and the user's cache folder."""
+"""Files that are complete or absent: atomic writes, and the user's cache folder."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-UNFINISHED = ".part"  # how the name of a file ends that is still being written
+UNFINISHED = ".part"  # the end of the name of a file while it is written
 
 
 def cache_folder() -> Path:
-    """Where built datasets are kept: `PROTOGRAPH_CACHE`, or the system's place for caches."""
-    if chosen := os.environ.get("PROTOGRAPH_CACHE"):
-        return Path(chosen)
+    """Return the cache folder: `PROTOGRAPH_CACHE`, or a folder in the system's cache folder."""
+    if folder := os.environ.get("PROTOGRAPH_CACHE"):
+        return Path(folder)
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32":
@@ -28,20 +28,20 @@ def cache_folder() -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`; after a crash or a full disk the old file is still there.
+    """Replace a file; after a crash or a full disk the old file is still there.
 
-    A file keeps its permissions, and a link to one stays: what it leads to is replaced.
+    The file keeps its permissions. A link stays, and its target is replaced.
     """
     path = followed(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _replace(path, content)
-    except FileNotFoundError:  # another process took what was being written for what a killed one left, and removed it
+    except FileNotFoundError:  # another process took the new file for a leftover, and removed it
         _replace(path, content)
 
 
 def followed(path: Path) -> Path:
-    """The file that a link leads to, or the path itself."""
+    """Return the target of a link, or the path itself if it is no link."""
     return path.resolve() if path.is_symlink() else path
 
 
@@ -60,9 +60,9 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def unfinished(path: Path) -> list[Path]:
-    """What `write_atomically` left beside `path` in a process that was killed, or is about to put in its place."""
-    own = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(UNFINISHED))
-    return [other for other in path.parent.iterdir() if own.fullmatch(other.name)]
+    """Return the files beside `path` that `write_atomically` has not moved into place, or never will after a kill."""
+    pattern = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(UNFINISHED))
+    return [file for file in path.parent.iterdir() if pattern.fullmatch(file.name)]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -71,9 +71,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def build_folder(path: Path, build: Callable[[Path], None]) -> None:
-    """Let `build` fill a new folder and put it at `path` once it is complete.
+    """Let `build` fill a new folder, then move it to `path`.
 
-    Two processes may build the same folder: the first to finish wins, and both find it complete.
+    Two processes may build the same folder: the first to finish wins, and both see a complete folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
@@ -90,7 +90,7 @@ def build_folder(path: Path, build: Callable[[Path], None]) -> None:
 
 
 def _permissions(path: Path) -> int:
-    """Those that the file has; of a new one the usual ones, since mkstemp makes private files and a run is for sharing."""
+    """Return the permissions of a file, or for a new file the usual ones: mkstemp makes private files."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How the process treats memory on a CPU."""
+"""How a process handles memory on a CPU."""
 
 import ctypes
 import sys

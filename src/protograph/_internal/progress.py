@@ -1,4 +1,4 @@
-"""How long work says where it stands, without knowing who listens."""
+"""How long-running work reports its progress, whoever displays it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,24 +8,31 @@ Advance = Callable[[int], None]
 
 
 class Progress(Protocol):
-    """Shows tasks to somebody: `with progress.task("draw letters", 8000, "glyphs") as advance: ...`."""
+    """A display of tasks: `with progress.task("draw letters", 8000, "glyphs") as advance: ...`."""
 
     def task(self, title: str, total: int, unit: str, done: int = 0) -> AbstractContextManager[Advance]:
-        """Announce `total` units of work, `done` of them already; the given function counts on."""
+        """Announce a task, and return a function that counts finished units.
+
+        Args:
+            title: What is done.
+            total: The number of units of work.
+            unit: The name of a unit, in the plural.
+            done: The number of units that are finished already.
+        """
         ...
 
     def say(self, line: str) -> None:
-        """One line that stays, such as an epoch's result."""
+        """Show a line that stays, such as the result of an epoch."""
         ...
 
 
 class Silent:
-    """The default for library use: nothing is shown."""
+    """A display that shows nothing, the default for use as a library."""
 
     @contextmanager
     def task(self, title: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """Count into the void."""
+        """Return a function that ignores the count."""
         yield lambda count: None
 
     def say(self, line: str) -> None:
-        """Keep it to oneself."""
+        """Ignore the line."""

@@ -10,20 +10,31 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 
-def seal(tensors: dict[str, Tensor], key: str, text: str, **more: str) -> bytes:
-    """A file that holds the tensors and, in its metadata, the text under `key`, a digest, and what `more` says."""
+def seal(tensors: dict[str, Tensor], key: str, text: str, **metadata: str) -> bytes:
+    """Return a safetensors file that holds tensors, a text and a digest of both.
+
+    Args:
+        tensors: The tensors by name.
+        key: The name of the text in the metadata of the file.
+        text: The text.
+        metadata: Further texts of the metadata, which the digest does not cover.
+    """
     ready = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    return save(ready, {**more, key: text, "digest": tensors_digest(text, ready)})
+    return save(ready, {**metadata, key: text, "digest": tensors_digest(text, ready)})
 
 
 def unseal(content: bytes, key: str) -> tuple[str, dict[str, Tensor]]:
-    """Text and tensors of such a file; ValueError where it is damaged or another."""
+    """Return the text and the tensors of a file that `seal` wrote.
+
+    Raises:
+        ValueError: The file is damaged, or `seal` did not write it.
+    """
     try:
-        tensors, said = load(content), metadata(content)
-        text = said[key]
+        tensors, texts = load(content), metadata(content)
+        text = texts[key]
     except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(str(error) or type(error).__name__) from error
-    if said.get("digest") != tensors_digest(text, tensors):
+    if texts.get("digest") != tensors_digest(text, tensors):
         raise ValueError("its contents do not match their checksum")
     return text, tensors
 
@@ -34,20 +45,24 @@ def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 
 def metadata(content: bytes) -> dict[str, str]:
-    """The texts that a safetensors file carries; ValueError where it is none."""
+    """Return the texts in the metadata of a safetensors file.
+
+    Raises:
+        ValueError: The file is no safetensors file, or has no metadata.
+    """
     try:
-        found = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+        texts = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError("it is no safetensors file with metadata") from error
-    if not isinstance(found, dict):
+    if not isinstance(texts, dict):
         raise ValueError("it is no safetensors file with metadata")
-    return found
+    return texts
 
 
 def tensors_digest(text: str, tensors: dict[str, Tensor]) -> str:
-    """What changes when the text, or any tensor's name, type, shape or content does."""
-    found = hashlib.blake2b(text.encode(), digest_size=16)
+    """Return a digest of a text and of the names, types, shapes and contents of tensors."""
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
-        found.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
-        found.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

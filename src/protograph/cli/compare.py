@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from protograph._internal.errors import InputError
-from protograph.cli.display import add_measures, fitting, reported, show, stacked
+from protograph.cli.display import add_measures, fit_terminal, reported, show, stacked
 from protograph.cli.options import AsJson, load_plugins
 from protograph.evaluation.metrics import Measures
 from protograph.paper.trials import Trial, trial_of, write_trials
@@ -70,4 +70,4 @@ def comparison_of_runs(trials: Sequence[tuple[str, Trial, Measures]]) -> Table:
             table.add_row(*map(escape, words), *stacked(map(str, measures.values()), narrow), end_section=narrow)
         return table
 
-    return fitting(table_of)
+    return fit_terminal(table_of)

@@ -1,4 +1,4 @@
-"""What the command shows: progress on stderr, results on stdout, mistakes in one line."""
+"""The output of the command: progress and errors on stderr, results on stdout."""
 
 import errno
 import functools
@@ -19,7 +19,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance
 from protograph.evaluation.metrics import MEASURES
 
-# A full disk, or a place where the user cannot write
+# A full disk, or a path where the user cannot write
 UNSAVED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
 )  # fmt: skip
@@ -29,14 +29,15 @@ R = TypeVar("R")
 
 
 def errors() -> Console:
-    """The console for everything that is not a result."""
+    """Return the console on stderr."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def reported(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that ends a user's mistake, a full disk or a locked place with one line and exit code 2, and Ctrl-C with 130.
+    """Let a command report errors of the user in one line.
 
-    Its help is the docstring with one line for each paragraph, since Typer would keep the line breaks of the source.
+    A mistake, a full disk or a path without permission ends the command with exit code 2, Ctrl-C with 130. The help is the
+    docstring with one line for each paragraph, since Typer would keep the line breaks of the source.
     """
 
     @functools.wraps(command)
@@ -48,14 +49,14 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         except OSError as error:
             if error.errno not in UNSAVED:
                 raise
-            where = f" ({error.filename})" if error.filename else ""
+            path = f" ({error.filename})" if error.filename else ""
             errors().print(
-                f"[bold red]error:[/] cannot read or save: {escape(str(error.strerror))}{escape(where)}; "
-                "nothing was left half-written: make room, see whose place it is, or choose another (--out; of a grid --runs, "
-                "--results; of a cache PROTOGRAPH_CACHE), then run the same command to go on"
+                f"[bold red]error:[/] cannot read or save: {escape(str(error.strerror))}{escape(path)}; "
+                "no file was left incomplete. Free space, check permissions, or choose another folder (--out; for a grid "
+                "--runs, --results; for the cache PROTOGRAPH_CACHE), then run the same command again to continue"
             )
         except KeyboardInterrupt:
-            errors().print("interrupted: run the same command again to go on from the last checkpoint")
+            errors().print("interrupted: run the same command again to continue from the last checkpoint")
             raise typer.Exit(130) from None
         raise typer.Exit(2)
 
@@ -65,16 +66,16 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
 
 
 class RateColumn(ProgressColumn):
-    """Units per second."""
+    """A column of a progress bar: units per second."""
 
     def render(self, task: Task) -> Text:
-        """Such as '12.3 steps/s'."""
+        """Return the text of the column, such as '12.3 steps/s'."""
         speed = task.finished_speed or task.speed
         return Text(f"{speed:.3g} {task.fields['unit']}/s" if speed else "", style="cyan")
 
 
 class ShownProgress:
-    """Bars with rate and time left on a terminal; elsewhere only the lines that stay."""
+    """Progress bars with speed and remaining time on a terminal; elsewhere only the lines that stay."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = errors()
@@ -82,7 +83,7 @@ class ShownProgress:
 
     @contextmanager
     def task(self, title: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """A bar for as long as the task takes."""
+        """Show a bar until the task ends."""
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[unit]}"),
             RateColumn(), TimeRemainingColumn(),
@@ -93,15 +94,15 @@ class ShownProgress:
             yield lambda count: bars.advance(bar, count)
 
     def say(self, line: str) -> None:
-        """A line above the bar."""
+        """Show a line above the bar."""
         if not self.quiet:
             self.console.print(line, markup=False)  # a file may be called [red]
 
 
 def measures_table(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:
-    """One row of six measures with intervals per name; for two rows, their difference below."""
+    """Return a table of the six measures with intervals, one row per name; two rows get a third with their difference."""
 
-    def made(narrow: bool) -> Table:
+    def make_table(narrow: bool) -> Table:
         table = Table(title=escape(title), title_justify="left")
         table.add_column("", overflow="fold")
         add_measures(table, narrow)
@@ -109,42 +110,46 @@ def measures_table(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:
             texts = (f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in MEASURES)
             table.add_row(escape(name), *stacked(texts, narrow))
         if len(rows) == 2:
-            one, two = rows.values()
+            first, second = rows.values()
             table.add_section()
-            table.add_row("difference", *(f"{two[key]['mean'] - one[key]['mean']:+.2f}" for key in MEASURES))
+            table.add_row("difference", *(f"{second[key]['mean'] - first[key]['mean']:+.2f}" for key in MEASURES))
         return table
 
-    return fitting(made)
+    return fit_terminal(make_table)
 
 
-def fitting(make: Callable[[bool], Table]) -> Table:
-    """A table as it is made for a wide terminal, or, where that is cut off by this one, for a narrow one."""
-    wide, console = make(False), Console()
-    return wide if not console.is_terminal or wanted_width(wide) <= console.width else make(True)
+def fit_terminal(make_table: Callable[[bool], Table]) -> Table:
+    """Return the wide form of a table, or the narrow form if the terminal would cut the wide one.
+
+    Args:
+        make_table: Makes the narrow form for True, and the wide form for False.
+    """
+    wide, console = make_table(False), Console()
+    return wide if not console.is_terminal or natural_width(wide) <= console.width else make_table(True)
 
 
-def wanted_width(table: Table) -> int:
-    """How wide a table is where nothing has to be broken."""
+def natural_width(table: Table) -> int:
+    """Return the width of a table without line breaks in its cells."""
     return Console(width=1000).measure(table).maximum
 
 
 def add_measures(table: Table, narrow: bool) -> None:
-    """A column for each of the six measures."""
+    """Add a column for each of the six measures."""
     for label in MEASURES.values():
         table.add_column(label.replace("-", "-\n") if narrow else label, justify="right", no_wrap=True)
 
 
 def stacked(texts: Iterable[str], narrow: bool) -> list[str]:
-    """Numbers with their intervals below them, where the table is narrow."""
+    """Return numbers with their intervals below them if the table is narrow."""
     return [text.replace(" ±", "\n±") if narrow else text for text in texts]
 
 
 def show(result: Any, table: Table | None, as_json: bool) -> None:
-    """Print a result for a person or, as JSON, for a machine."""
+    """Print a result as a table or as JSON."""
     if as_json or table is None:
         print(json.dumps(result, indent=2, ensure_ascii=False))
     else:
         console = Console(highlight=False)
         if not console.is_terminal:  # a pipe has no width to respect
-            console = Console(highlight=False, width=max(120, wanted_width(table)))
+            console = Console(highlight=False, width=max(120, natural_width(table)))
         console.print(table)

@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.table import Table
 
-from protograph.cli.display import fitting, reported, show
+from protograph.cli.display import fit_terminal, reported, show
 from protograph.cli.options import AsJson, Plugins, load_plugins
 from protograph.variants import VARIANTS
 
@@ -31,4 +31,4 @@ def variants_command(plugin: Plugins = None, as_json: AsJson = False) -> None:
         }
         for name, variant in VARIANTS.items()
     }
-    show(rows, fitting(made), as_json)
+    show(rows, fit_terminal(made), as_json)
