@@ -12,7 +12,7 @@ from protograph._internal.errors import InputError
 from protograph.data import DATASETS
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
-from protograph.paper.ledger import entry_path, locked, read_ledger, record_run, scores
+from protograph.paper.ledger import entry_path, locked, read_ledger, record_run, scores, upgrade_ledger
 from protograph.paper.published import Cell
 from protograph.paper.runner import GridRun
 from protograph.paper.trials import recipe_changes
@@ -71,6 +71,73 @@ def test_an_entry_from_before_images_were_changed_is_of_the_recipe_as_it_is_now(
     assert config.recipe == recipe_for(find_variant(variant), "fast", {}, DATASETS[dataset].changes)
     assert (config.recipe.image_changes, recipe_changes(config)) == ({}, "")
     assert GridRun([task], tmp_path / "results", tmp_path / "runs").missing(read_ledger(tmp_path / "results")) == []
+
+
+OLD_NAMES = {
+    "learning_rate": "rate", "learning_rate_drops": "drops", "batch_size": "batch", "query_scheme": "scheme",
+    "warmup_steps": "warmup", "scalar_learning_rate_factor": "scalar_rate", "relation_temperature": "sharpness",
+}  # fmt: skip
+
+
+def as_first_written(path: Path) -> dict[str, Any]:
+    """Give a file the names it had before files had a format number; its content."""
+    content = json.loads(path.read_text())
+    del content["format"], content["configuration"]["format"]
+    recipe = content["configuration"]["recipe"]
+    content["configuration"]["recipe"] = {OLD_NAMES.get(name, name): value for name, value in recipe.items()}
+    path.write_text(json.dumps(content))
+    return content
+
+
+def values(content: Any) -> list[Any]:
+    """All values that are no dictionaries, in order."""
+    if isinstance(content, dict):
+        return [value for inner in content.values() for value in values(inner)]
+    return [content]
+
+
+def test_a_file_without_a_format_is_read_by_its_old_names_and_rewritten_with_the_same_values(tmp_path: Path) -> None:
+    entry = record_run(tmp_path, TASK, make_run(tmp_path / "run", TASK))
+    path = entry_path(tmp_path, TASK)
+    new = json.loads(path.read_text())
+    old = as_first_written(path)
+    assert old["configuration"]["recipe"]["rate"] == entry.config.recipe.learning_rate
+    assert read_ledger(tmp_path) == {TASK: entry}
+    assert json.loads(path.read_text()) == old, "reading changes no file"
+    assert upgrade_ledger(tmp_path) == [path]
+    assert json.loads(path.read_text()) == new
+    assert values(json.loads(path.read_text())["configuration"]["recipe"]) == values(old["configuration"]["recipe"])
+    written = path.read_bytes()
+    assert upgrade_ledger(tmp_path) == []
+    assert path.read_bytes() == written
+
+
+def test_a_file_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    record_run(tmp_path, TASK, make_run(tmp_path / "run", TASK))
+    path = entry_path(tmp_path, TASK)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
+    with pytest.raises(InputError, match=r"fast-2\.json has format 3, and this version reads up to 2: install a newer one"):
+        read_ledger(tmp_path)
+
+
+def test_the_repository_s_ledgers_have_today_s_names() -> None:
+    paths = [*(ROOT / "results").glob("**/*-shot/**/*.json")]
+    assert len(paths) == 221 + 31
+    for path in paths:
+        content = json.loads(path.read_text())
+        assert (content["format"], content["configuration"]["format"]) == (2, 2)
+        assert not content["configuration"]["recipe"].keys() & set(OLD_NAMES.values())
+
+
+def test_a_measure_beside_the_six_does_not_enter_the_ledger(tmp_path: Path) -> None:
+    further = {**numbers(TASK), "top_five": {"mean": 90.0, "ci95": 0.1}}
+    folder = make_run(tmp_path / "run", TASK, further)
+    measured = json.loads((folder / "measures.json").read_text())
+    (folder / "measures.json").write_text(json.dumps({**measured, "last_epoch": {"epoch": 4, "measures": further}}))
+    entry = record_run(tmp_path / "results", TASK, folder)
+    content = json.loads(entry_path(tmp_path / "results", TASK).read_text())
+    assert content["measures"] == content["last_epoch"]["measures"] == numbers(TASK)
+    assert list(entry.measures) == list(entry.last) == list(MEASURES)
 
 
 def test_recording_twice_leaves_the_same_file(tmp_path: Path) -> None:

@@ -130,6 +130,22 @@ def test_a_file_may_know_only_some_measures(tmp_path: Path) -> None:
     assert read_trials(path) == {tried: {"joint_joint": 46.5, "h_mean": 45.25}}
 
 
+def test_old_names_of_settings_are_read_and_rewritten_as_today_s(tmp_path: Path) -> None:
+    path = tmp_path / "trials.csv"
+    head = "dataset,shots,variant,recipe,relations,changes,seed,epoch," + ",".join(MEASURES)
+    old = "steps=250, batch=512, drops=((20, 0.006), (40, 0.001)), rate=0.2, warmup=0, scheme=per-class, start=ab"
+    today = (
+        "steps=250, batch_size=512, learning_rate_drops=((20, 0.006), (40, 0.001)), learning_rate=0.2, warmup_steps=0, "
+        "query_scheme=per-class, start=ab"
+    )
+    path.write_text(f'{head}\ncub,1,gcgpn-aux,fast,attributes,"{old}",0,12,,,46.5,,,45.25\n')
+    (trial,) = read_trials(path)
+    assert trial.changes == today
+    write_trials(path, [])
+    assert path.read_text() == f'{head}\ncub,1,gcgpn-aux,fast,attributes,"{today}",0,12,,,46.5,,,45.25\n'
+    assert list(read_trials(path)) == [trial]
+
+
 def test_a_damaged_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "trials.csv"
     write_trials(path, [trial_of(Run.open(changed(tmp_path / "run", 41.5)))])

@@ -19,17 +19,20 @@ from typing import Any
 from protograph._internal.errors import InputError
 from protograph._internal.files import UNFINISHED, unfinished, write_json
 from protograph._internal.locks import hold_lock
+from protograph._internal.old_names import RECIPE_SETTINGS, renamed
 from protograph.data import DATASETS
 from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
 from protograph.evaluation.metrics import Measure, Measures
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.statistics import Score, Scores
-from protograph.paper.trials import Trials, read_trials, trials_path
+from protograph.paper.trials import Trials, read_trials, trials_path, write_trials
 from protograph.relations import relation_label
-from protograph.training.config import RunConfig
+from protograph.training.config import FORMAT, RunConfig
 from protograph.training.run import Run
 from protograph.variants import VARIANTS, find_variant
+
+LEDGER_FORMAT = 2  # of a file; one without a number has format 1, and the old names of settings
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,13 @@ def _content(task: Task, run: Run, measured: Mapping[str, Any]) -> dict[str, Any
     """Return the content of a file of the ledger."""
     selected = [line for line in run.history if line["epoch"] == measured["epoch"]]
     finished = datetime.fromtimestamp((run.folder / "measures.json").stat().st_mtime, UTC)
+    stored = {name: _stored(value) for name, value in measured.items()}
     keys = ("dataset", "shots", "variant", "recipe", "seed", "measures")
     return {
-        **{name: measured[name] for name in keys},
+        "format": LEDGER_FORMAT,
+        **{name: stored[name] for name in keys},
         **({"relations": list(task.cell.relations)} if task.cell.relations else {}),
-        **{name: value for name, value in measured.items() if name not in keys},
+        **{name: value for name, value in stored.items() if name not in keys},
         **({"learned": selected[0]["learned"]} if selected else {}),
         "fingerprint": run.config.fingerprint,
         "finished": finished.isoformat(timespec="seconds"),
@@ -117,6 +122,15 @@ def _content(task: Task, run: Run, measured: Mapping[str, Any]) -> dict[str, Any
         "configuration": {**run.config.to_dict(), "relations": [relation_label(name) for name in run.config.relations]},
         "environment": json.loads((run.folder / "environment.json").read_text(encoding="utf-8")),
     }
+
+
+def _stored(value: Any) -> Any:
+    """Return a value of measures.json without measures other than the six, which a ledger does not store."""
+    if not isinstance(value, dict):
+        return value
+    if PAPER_MEASURES.keys() <= value.keys():
+        return {name: value[name] for name in PAPER_MEASURES}
+    return {name: _stored(inner) for name, inner in value.items()}
 
 
 def read_entry(results: Path, path: Path) -> Entry:
@@ -131,7 +145,15 @@ def read_entry(results: Path, path: Path) -> Entry:
 
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = _with_todays_names(json.loads(path.read_text(encoding="utf-8")))
+        newer = content["format"] > LEDGER_FORMAT
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+    if newer:
+        raise InputError(
+            f"{path} has format {content['format']}, and this version reads up to {LEDGER_FORMAT}: install a newer one"
+        )
+    try:
         cell = Cell(content["dataset"], content["shots"], content["variant"], tuple(content.get("relations", ())))
         task = Task(cell, content["recipe"], content["seed"])
         measures, last = _measures(content["measures"]), content.get("last_epoch", content)
@@ -139,12 +161,30 @@ def read_entry(results: Path, path: Path) -> Entry:
         config = RunConfig.from_dict(content["configuration"])
         environment = content["environment"]
         versions = f"protograph {environment['protograph']}, torch {environment['torch']}, {environment['gpu'] or 'CPU'}"
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
     if entry_path(results, task) != path:
         raise InputError(f"{path} holds the numbers of {task}: move it back to {entry_path(results, task)}, or remove it")
     learned = content.get("learned", {})
     return Entry(task, measures, content["epoch"], last_measures, last["epoch"], config, versions, learned)
+
+
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged file raises
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} is damaged ({error}): remove it and run the same command again")
+
+
+def _with_todays_names(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a file with today's names of settings; numbers stay as they are."""
+    if "format" in content:
+        return dict(content)
+    configuration = content["configuration"]
+    if "format" not in configuration:
+        recipe = renamed(configuration["recipe"], RECIPE_SETTINGS)
+        configuration = {"format": FORMAT, **configuration, "recipe": recipe}
+    return {"format": LEDGER_FORMAT, **content, "configuration": configuration}
 
 
 def _measures(content: Mapping[str, Mapping[str, float]]) -> Measures:
@@ -164,13 +204,38 @@ def read_ledger(results: Path, new: bool = False) -> dict[Task, Entry]:
     """
     if not new and not results.is_dir():
         raise InputError(f"no ledger at {results}: name the folder that `protograph reproduce` fills")
-    candidates = sorted((*results.glob("*/*-shot/*/[!.]*.json"), *results.glob("*/*-shot/*/*/[!.]*.json")))
-    paths = [path for path in candidates if not path.with_name("config.json").exists()]  # else the folder is a run
-    if candidates and not paths and not new:
+    if not new and any(results.glob("*/*-shot/*/*/config.json")) and not _entry_paths(results):
         raise InputError(
             f"{results} holds runs and is not a ledger: name the folder that `protograph reproduce` fills, or a run"
         )
-    return {entry.task: entry for entry in (read_entry(results, path) for path in paths)}
+    return {entry.task: entry for entry in (read_entry(results, path) for path in _entry_paths(results))}
+
+
+def _entry_paths(results: Path) -> list[Path]:
+    """Return the files of a ledger, without those of run folders beside them."""
+    paths = sorted((*results.glob("*/*-shot/*/[!.]*.json"), *results.glob("*/*-shot/*/*/[!.]*.json")))
+    return [path for path in paths if not path.with_name("config.json").exists()]
+
+
+def upgrade_ledger(results: Path) -> list[Path]:
+    """Give the files of a ledger that an older version wrote, and its trials, today's names; numbers stay as they are.
+
+    Args:
+        results: The folder of the ledger.
+
+    Returns:
+        The files of cells that were rewritten.
+
+    """
+    rewritten = []
+    for path in _entry_paths(results):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if "format" not in content:
+            write_json(path, _with_todays_names(content))
+            rewritten.append(path)
+    if trials_path(results).exists():
+        write_trials(trials_path(results), [])
+    return rewritten
 
 
 @dataclass(frozen=True)

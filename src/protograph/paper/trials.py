@@ -5,6 +5,7 @@ results/trials.csv has one line per run, as `protograph compare --out` writes it
 
 import csv
 import io
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
+from protograph._internal.old_names import RECIPE_SETTINGS
 from protograph.data import find_source
 from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
 from protograph.evaluation.metrics import Measure, Measures
@@ -105,6 +107,7 @@ def read_trials(path: Path) -> Trials:
     lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
     try:
         for row in lines:
+            row["changes"] = _with_todays_names(row["changes"])
             trial = Trial(**{column.name: _typed(row[column.name], column.type) for column in fields(Trial)})
             trials[trial] = {name: float(row[name]) for name in PAPER_MEASURES if row[name]}
     except (ValueError, KeyError, TypeError) as error:
@@ -129,6 +132,11 @@ def write_trials(path: Path, trials: Iterable[tuple[Trial, Measures]]) -> None:
 def _settings(trial: Trial) -> dict[str, object]:
     """Return everything but the epoch."""
     return {name: value for name, value in vars(trial).items() if name != "epoch"}
+
+
+def _with_todays_names(changes: str) -> str:
+    """Return changes as NAME=VALUE with today's names of settings; today's names never equal an old one."""
+    return re.sub(r"\b(\w+)=", lambda match: f"{RECIPE_SETTINGS.get(match[1], match[1])}=", changes)
 
 
 def _typed(text: str, kind: object) -> Any:
