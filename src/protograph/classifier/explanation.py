@@ -12,6 +12,7 @@ from torch import Tensor
 
 from protograph.classifier.joint_space import JointSpace
 from protograph.nn.classify import normalise
+from protograph.nn.contributions import class_factors
 from protograph.nn.graph import GraphLayer
 from protograph.nn.operators import Context, Operator, Weights
 from protograph.variants import uses_relation
@@ -146,16 +147,3 @@ def contributions(layer: GraphLayer, inputs: Tensor, rows: list[Tensor], prototy
             asked = theta @ query if theta.ndim == 2 else theta * query
         shares[label] = factors * (inputs @ asked) / length if length > 0 else torch.zeros_like(factors)
     return shares
-
-
-def class_factors(layer: GraphLayer, inputs: Tensor, rows: list[Tensor]) -> dict[str, Tensor]:
-    r"""By operator, what each class [V] is multiplied by in the sum that makes a prototype, :math:`B_m s_B / \|p_B\|`.
-
-    inputs: the rows [V, D] that operators see, in float64
-    rows: of each operator the row B [V] that makes the prototype
-    """
-    factors = {}
-    for label, row, scale in zip(layer.labels, rows, layer.scales.double(), strict=True):
-        size = layer.transformed(label, row.double() @ inputs).norm() if layer.normalise_outputs else torch.ones(())
-        factors[label] = row.double() * (scale / size if size > 0 else 0.0)
-    return factors

@@ -14,6 +14,7 @@ from protograph._internal.progress import Progress, Silent
 from protograph.data import Dataset
 from protograph.episodes import EpisodeSpec, fixed_episodes
 from protograph.evaluation.metrics import EVALUATION_SEED, cached
+from protograph.nn.contributions import contribution_lengths
 from protograph.nn.graph import GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context
@@ -107,28 +108,19 @@ def add(answers: Answers, classes: Tensor, targets: Tensor, given: Tensor, seen:
 
 
 def shares(model: GraphPrototypeNetwork, context: Context) -> Tensor:
-    r"""What each class's prototype takes from each class in the first layer, as shares [V, V] of the lengths it adds up,
+    r"""Return what each class's prototype takes from each class in the first layer, as shares [V, V] of summed lengths,
 
-    .. math:: \frac{\ell_{nm}}{\sum_m \ell_{nm}} \quad\text{with}\quad
-              \ell_{nm} = \sum_B \frac{|s_B|}{\|p_{B,n}\|} B_{nm} \|\bar c_m \theta_B\|, \quad
-              p_{B,n} = \sum_m B_{nm} \bar c_m \theta_B,
+    .. math:: \frac{\ell_{nm}}{\sum_m \ell_{nm}}, \quad \ell_{nm} \text{ as in `contribution_lengths`}.
 
-    undivided where the block does not normalise its operators' outputs. Of one episode; a row that nothing reaches is zero.
+    The context is that of one episode. A row that nothing reaches is zero.
     """
     classes = context.classes.shape[1]
     layer = model.graph.layers[0]
     assert isinstance(layer, GraphLayer)
-    inputs = layer.rows(context.prototypes[0])
-    total = torch.zeros(classes, classes, device=inputs.device)
-    for label, weights, scale in zip(layer.labels, model.weights(context), layer.scales, strict=True):
-        matrix = weights.dense(classes).reshape(-1, classes, classes)[0].to(inputs)
-        moved = layer.transformed(label, inputs)
-        lengths = matrix.abs() * moved.norm(dim=1)
-        if layer.normalise_outputs:
-            size = (matrix @ moved).norm(dim=1, keepdim=True)
-            lengths = torch.where(size > 0, lengths / size.clamp_min(1e-12), 0.0)
-        total += scale.abs() * lengths
-    return (total / total.sum(1, keepdim=True).clamp_min(1e-12)).cpu()
+    inputs = layer.rows(context.prototypes[0]).double()
+    matrices = [weights.dense(classes).reshape(-1, classes, classes)[0].to(inputs) for weights in model.weights(context)]
+    lengths = contribution_lengths(layer, inputs, matrices)
+    return (lengths / lengths.sum(1, keepdim=True).clamp_min(1e-12)).float().cpu()
 
 
 def related_labels(model: GraphPrototypeNetwork) -> Sequence[str]:
