@@ -423,7 +423,7 @@ def fake_encoders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         opened.append(given)
         return FakeEncoder()
 
-    for place in ("estimator.open_encoder", "inputs.open_encoder", "fitting.backbone_encoder"):
+    for place in ("estimator.open_encoder", "model_file.open_encoder", "fitting.backbone_encoder"):
         monkeypatch.setattr(f"protograph.classifier.{place}", open_any)
     return opened
 

@@ -161,7 +161,7 @@ def test_probabilities_are_the_classifiers(fitted: Path, birds: Path) -> None:
 
 def test_fit_again_takes_features_from_the_cache(birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = answer("fit", birds, "--out", tmp_path / "birds.pg", "--unknown=0.2", "--seed=3")
-    monkeypatch.setattr("protograph.encoders.encoder.ImageEncoder._inputs", None)  # it would be called to encode anything
+    monkeypatch.setattr("protograph.encoders.base.ImageEncoder._inputs", None)  # it would be called to encode anything
     assert answer("fit", birds, "--out", tmp_path / "birds.pg", "--unknown=0.2", "--seed=3") == first
     assert first["threshold"] is not None
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from data.layouts import blocks
 from protograph._internal.errors import InputError
 from protograph.encoders import open_encoder
-from protograph.encoders.encoder import ImageEncoder
+from protograph.encoders.base import ImageEncoder
 
 IMAGE = Image.fromarray(blocks(60, 90, 1))
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)

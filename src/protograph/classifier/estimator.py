@@ -26,13 +26,13 @@ from protograph.classifier.fitting import (
     open_run,
     run_relations,
 )
-from protograph.classifier.inputs import Encoder, as_images, as_table
+from protograph.classifier.inputs import as_images, as_table
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import as_label, as_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
-from protograph.encoders import open_encoder
+from protograph.encoders import Encoder, open_encoder
 from protograph.evaluation.calibration import auroc, check_rate, false_alarm_threshold
 from protograph.evaluation.metrics import choose_bias, extract
 from protograph.nn.backbones import Centred

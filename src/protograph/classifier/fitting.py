@@ -13,9 +13,8 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph._internal.memory import keep_freed_memory
 from protograph._internal.progress import Progress
-from protograph.classifier.inputs import Encoder
 from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore, Pool
-from protograph.encoders import backbone_encoder
+from protograph.encoders import Encoder, backbone_encoder
 from protograph.episodes import EpisodeSpec, fixed_episodes, seeded, step_seed
 from protograph.evaluation.metrics import best_bias
 from protograph.nn.backbones import Centred

@@ -27,8 +27,8 @@ from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import CLASSIFIER_PARAMETERS, renamed
 from protograph._internal.sealed import metadata, seal, unseal, with_prefix
 from protograph._version import __version__
-from protograph.classifier.inputs import Encoder, KeptEncoder
 from protograph.classifier.joint_space import JointSpace
+from protograph.encoders import Encoder, KeptEncoder, open_encoder
 from protograph.nn.backbones import Centred
 from protograph.relations import KeptRelation
 from protograph.variants import OPERATORS, Op, Variant, build
@@ -126,7 +126,11 @@ def unpack(content: bytes, path: Path) -> Contents:
     try:
         space = _space(values, tensors)
         encoder = values["encoder"]
-        kept = None if encoder is None else KeptEncoder(encoder, with_prefix(tensors, "encoder."), values["features"])
+        kept = (
+            None
+            if encoder is None
+            else KeptEncoder(encoder, with_prefix(tensors, "encoder."), values["features"], open_encoder)
+        )
     except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
         raise _damaged(path, error) from error
     return Contents(space, kept, values)

@@ -29,7 +29,7 @@ from protograph.data import Dataset, open_dataset
 from protograph.data.datasets.features import READERS, bad_rows, read_features
 from protograph.data.datasets.folder import list_images
 from protograph.data.reading import SUFFIXES
-from protograph.encoders import NAMES, open_encoder
+from protograph.encoders import BACKBONE_NAMES, open_encoder
 from protograph.nn.backbones import BACKBONES
 from protograph.training.config import DEMO, stage_before
 from protograph.training.loop import configure
@@ -66,7 +66,7 @@ def fit_command(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help=f"Network for the images, frozen: {NAMES}. With --train-backbone, one of {', '.join(TRAINABLE)}. "
+            help=f"Network for the images, frozen: {BACKBONE_NAMES}. With --train-backbone, one of {', '.join(TRAINABLE)}. "
             "(default: conv4)",
             show_default=False,
         ),

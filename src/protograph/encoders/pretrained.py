@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from protograph._internal import sealed
 from protograph._internal.errors import InputError
 from protograph.data.augmentation import Augmentation
-from protograph.encoders.encoder import ImageEncoder
+from protograph.encoders.base import ImageEncoder
 from protograph.encoders.preparation import Preparation
 
 COPIES = 8 / 84  # of an image's edge that augmented copies are moved by at most, as in training

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
-from protograph._internal.sealed import with_prefix
+from protograph._internal.sealed import tensors_digest, with_prefix
 from protograph.data.augmentation import Augmentation
 from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE
 from protograph.data.store import Normalisation
-from protograph.encoders.encoder import ImageEncoder
+from protograph.encoders.base import ImageEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.nn.backbones import build_backbone
 from protograph.training.run import Run
@@ -66,6 +66,22 @@ def build_encoder(
 def open_shipped(device: torch.device | None = None) -> ImageEncoder:
     """The Conv4 that ships with the package."""
     return open_packed(SHIPPED, device)
+
+
+def open_registered(name: str, device: torch.device | None = None) -> ImageEncoder:
+    """Return a registered backbone with the weights that its builder gives it, for images like miniImageNet's.
+
+    Raises:
+        InputError: Every build draws other weights, so the backbone is not trained.
+
+    """
+    weights = [build_backbone(name, 3, False).state_dict() for _ in range(2)]
+    if len({tensors_digest("", tensors) for tensors in weights}) > 1:
+        raise InputError(
+            f"backbone '{name}' has no trained weights: train it (`protograph fit --train-backbone`), or choose a pretrained "
+            "one: conv4, timm:NAME or transformers:NAME"
+        )
+    return backbone_encoder(name, weights[0], (3, IMAGE_SIZE, IMAGE_SIZE), IMAGE_NORMALISATION, COPIES, device=device)
 
 
 def open_packed(path: Path, device: torch.device | None = None) -> ImageEncoder:

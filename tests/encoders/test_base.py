@@ -21,9 +21,9 @@ from data.layouts import blocks
 from encoders.images import tiny_encoder, write_images
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance, Silent
-from protograph.encoders import encoder as encoding
+from protograph.encoders import base as encoding
 from protograph.encoders import open_encoder
-from protograph.encoders.encoder import BATCH, FEWEST, ImageEncoder
+from protograph.encoders.base import BATCH, FEWEST, ImageEncoder
 
 
 class Counting:
@@ -133,7 +133,9 @@ def test_a_cache_that_cannot_be_written_stops_nothing(
     fresh_cache.write_text("a file in the place of the folder")
     features = encoder.encode(files, Told())
     assert len(lines) == 1
-    assert re.fullmatch(r"features are not kept \(Not a directory, .*\): PROTOGRAPH_CACHE names another place", lines[0])
+    assert re.fullmatch(
+        r"features are not cached \(Not a directory, .*\): set PROTOGRAPH_CACHE to a folder that can be written", lines[0]
+    )
     fresh_cache.unlink()
     assert torch.equal(features, encoder.encode(files))
 
@@ -193,7 +195,7 @@ def test_two_processes_encode_the_same_at_once(tmp_path: Path, fresh_cache: Path
 def test_a_killed_encoding_goes_on(encoder: ImageEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write_images(tmp_path / "images", FEWEST + 4)
     paths[-1].write_text("no image")
-    monkeypatch.setattr("protograph.encoders.encoder.PORTION", 8)
+    monkeypatch.setattr("protograph.encoders.base.PORTION", 8)
     with pytest.raises(InputError, match=r"image .*019\.png cannot be read"):
         encoder.encode(paths)
     progress = Counting()

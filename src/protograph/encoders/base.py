@@ -1,0 +1,228 @@
+"""What an encoder is: images -> features, by a frozen network.
+
+Shapes: n images, D features, R augmented copies, b images of one batch.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from protograph._internal import sealed
+from protograph._internal.errors import InputError
+from protograph._internal.files import cache_folder
+from protograph._internal.memory import keep_freed_memory
+from protograph._internal.progress import Progress, Silent
+from protograph.data.augmentation import Augmentation
+from protograph.data.store import ImageStore
+from protograph.device import best_device
+from protograph.encoders.cache import Shelf
+from protograph.encoders.preparation import Preparation, file_digest, image_names, is_file
+from protograph.nn.backbones import feature_count
+
+FEATURES_VERSION = 1  # raise it when the same file gives other features
+BATCH = {"cpu": 8, "cuda": 64}  # images per forward pass; on a CPU, few enough for its caches
+PORTION = 1024  # images between two writes to the cache, so that a killed encoding continues
+FEWEST = 16  # files for which the cache is used: fewer are encoded as fast as they are looked up
+
+
+class Encoder(Protocol):
+    """What a classifier asks of an encoder: images -> features, by a network that stays as it is.
+
+    Images are paths, PIL images, arrays or tensors.
+    """
+
+    @property
+    def features(self) -> int:
+        """The number of features D."""
+        ...
+
+    def encode(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
+        """Return the features [n, D] of images, as float32."""
+        ...
+
+    def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
+        """Return the features [n, R, D] of R copies of each image, changed at random by the seed."""
+        ...
+
+    def description(self) -> dict[str, Any]:
+        """Return JSON from which, with `tensors`, the encoder is opened again."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights that go into a model file; none where they are stored elsewhere."""
+        ...
+
+
+class KeptEncoder:
+    """The encoder of a model file, opened when the first image comes. Features and class lists do without it.
+
+    Args:
+        description: JSON that describes the encoder.
+        tensors: Its weights.
+        features: The number of features D.
+        opener: The function that opens an encoder from description and tensors.
+
+    """
+
+    def __init__(
+        self,
+        description: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        features: int,
+        opener: Callable[[Mapping[str, Any], Mapping[str, Tensor]], Encoder],
+    ) -> None:
+        self.features = features
+        self._description, self._tensors, self._opener = dict(description), dict(tensors), opener
+        self._encoder: Encoder | None = None
+
+    def encode(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
+        """Return the features [n, D] of images."""
+        return self._open().encode(images, progress)
+
+    def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
+        """Return the features [n, R, D] of R changed copies of each image."""
+        return self._open().encode_augmented(images, copies, seed, progress)
+
+    def description(self) -> dict[str, Any]:
+        """Return the description from the file."""
+        return self._description
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights from the file."""
+        return self._tensors
+
+    def _open(self) -> Encoder:
+        self._encoder = self._encoder or self._opener(self._description, self._tensors)
+        return self._encoder
+
+
+class ImageEncoder:
+    """A frozen network with the preparation of its images.
+
+    Images are paths, PIL images, arrays [H, W] or [H, W, 3], or tensors [C, H, W], in any mixture. The cache keeps the
+    features of files by the files' contents.
+
+    Args:
+        network: Normalised images [n, C, H, W] -> features [n, D].
+        preparation: How an image becomes pixels.
+        augmentation: How augmented copies are changed at random.
+        origin: JSON that describes the network.
+        kept: Whether the weights go into the model file; otherwise the origin tells where they are.
+        device: The device it runs on; by default the GPU if there is one.
+
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        preparation: Preparation,
+        augmentation: Augmentation,
+        origin: Mapping[str, Any],
+        kept: bool = True,
+        device: torch.device | None = None,
+    ) -> None:
+        self.network = network.eval().requires_grad_(False)
+        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.preparation, self.augmentation = preparation, augmentation
+        self.origin, self.kept = dict(origin), kept
+        self.features = feature_count(self.network, preparation.shape)
+        self.to(device or best_device())
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.preparation.shape))
+        return f"<{self.origin['kind']} encoder {self.origin.get('name', '')}: {shape} pixels to {self.features} features>"
+
+    def to(self, device: torch.device) -> "ImageEncoder":
+        """Move the network to a device and return the encoder."""
+        self.device = device
+        self.network.to(device)
+        return self
+
+    def description(self) -> dict[str, Any]:
+        """Return JSON from which, with `tensors`, `open_encoder` builds the encoder again."""
+        return {
+            **self.origin,
+            "preparation": self.preparation.to_dict(),
+            "augmentation": self.augmentation.to_dict(),
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights that go into the model file; none where they are stored elsewhere."""
+        return {name: value.cpu().contiguous() for name, value in self.network.state_dict().items()} if self.kept else {}
+
+    def digest(self) -> str:
+        """Return a digest that changes whenever the same image may give other features."""
+        description = json.dumps([FEATURES_VERSION, self.description()], sort_keys=True)
+        return sealed.tensors_digest(description, self.tensors())
+
+    def encode(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
+        """Return the features [n, D] of unchanged images."""
+        return self._encode(images, None, 1, progress)[:, 0]
+
+    def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
+        """Return the features [n, copies, D] of copies changed at random, by the seed and the image alone."""
+        return self._encode(images, seed, copies, progress)
+
+    def _encode(self, images: Sequence[Any], seed: int | None, copies: int, progress: Progress | None) -> Tensor:
+        if isinstance(images, str | os.PathLike | Image.Image):
+            raise InputError(f"give a list of images, not a single {type(images).__name__}")
+        progress = progress or Silent()
+        names = image_names(images)
+        keys = [file_digest(image, name) if is_file(image) else name for image, name in zip(images, names, strict=True)]
+        known: dict[str, Tensor] = {}
+        shelf = None
+        if sum(map(is_file, images)) >= FEWEST:
+            kind = "plain" if seed is None else f"{copies}-{seed}"
+            shelf = Shelf(cache_folder() / f"features-{self.digest()}" / kind)
+            known = shelf.find(keys)
+        missing = list({key: row for row, key in enumerate(keys) if key not in known}.values())  # the same contents once
+        if len(missing) >= FEWEST and self.device.type == "cpu":
+            keep_freed_memory()
+        with progress.task("encode", len(missing), "images") as advance:
+            for start in range(0, len(missing), PORTION):
+                portion = missing[start : start + PORTION]
+                for rows, features in self._portion(portion, images, names, seed, copies):
+                    known |= zip((keys[row] for row in rows), features, strict=True)
+                    advance(len(rows))
+                if shelf:
+                    try:
+                        shelf.add({keys[row]: known[keys[row]] for row in portion if is_file(images[row])})
+                    except OSError as error:  # the cache only saves time
+                        reason = f"{error.strerror}, {shelf.folder}"
+                        progress.say(
+                            f"features are not cached ({reason}): set PROTOGRAPH_CACHE to a folder that can be written"
+                        )
+                        shelf = None
+        return torch.stack([known[key] for key in keys]) if keys else torch.zeros(0, copies, self.features)
+
+    def _portion(
+        self, missing: Sequence[int], images: Sequence[Any], names: Sequence[str], seed: int | None, copies: int
+    ) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield the rows of each batch with their features [b, copies, D]."""
+        size = max(1, BATCH.get(self.device.type, 8) // copies)
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            for start in range(0, len(missing), size):
+                rows = list(missing[start : start + size])
+                pixels = self.preparation.read_all([images[row] for row in rows], [names[row] for row in rows], threads)
+                with torch.no_grad():
+                    features: Tensor = self.network(self._inputs(pixels, seed, copies).to(self.device))
+                yield rows, features.float().cpu().view(len(rows), copies, self.features)
+
+    def _inputs(self, pixels: Tensor, seed: int | None, copies: int) -> Tensor:
+        """Return the network's input [b * copies, C, H, W] for pixels [b, C, H, W]."""
+        if seed is None:
+            return ImageStore(pixels, self.preparation.normalisation).gather(torch.arange(len(pixels)))
+        drawn = []
+        for image in pixels:
+            digest = hashlib.sha256(image.numpy().tobytes()).digest()
+            generator = torch.Generator().manual_seed((int.from_bytes(digest[:7]) + seed) % 2**63)
+            store = ImageStore(image[None], self.preparation.normalisation)
+            drawn.append(store.gather(torch.zeros(copies, dtype=torch.long), self.augmentation, generator))
+        return torch.cat(drawn)
