@@ -479,6 +479,32 @@ def test_false_alarms_on_other_images_are_as_many_as_chosen(letters: Dataset, dr
     assert known.auroc(drawings[other], noise) > 0.95
 
 
+def test_predictions_are_those_of_the_single_methods_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = blobs(images=30)
+    known = Classifier(unknown=0.3, steps=5).fit(features, labels)
+    expected = known.predict(features), known.predict_proba(features), known.unknown_score(features)
+    calls: list[str] = []
+    for name in ("logits", "likeness"):
+
+        def counted(*inputs: Any, name: str = name, method: Callable[..., Tensor] = getattr(known.space_, name)) -> Tensor:
+            calls.append(name)
+            return method(*inputs)
+
+        monkeypatch.setattr(known.space_, name, counted)
+    found = known.predictions(features)
+    assert "unknown" in found.labels
+    assert np.array_equal(found.labels, expected[0])
+    assert np.array_equal(found.probabilities, expected[1])
+    assert np.array_equal(found.likeness, expected[2])
+    assert sorted(calls) == ["likeness", "logits"]
+
+
+def test_held_out_classes_need_image_files(toy: Dataset, tmp_path: Path) -> None:
+    features, labels = blobs()
+    with pytest.raises(InputError, match="has no image files to add classes from: use add_class"):
+        Classifier(steps=0).fit(features, labels).add_held_out(toy, tmp_path)
+
+
 def test_unknown_images_are_no_right_answers_whatever_the_labels_are() -> None:
     features, labels = blobs(images=30)
     numbers = np.unique(labels, return_inverse=True)[1]

@@ -6,7 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
-from protograph.classifier.inputs import as_images, as_table
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Silent
+from protograph.classifier.inputs import as_array, as_images, encode_files, read_training_files
 
 GREY, COLOUR = np.zeros((4, 6), np.uint8), np.zeros((4, 6, 3), np.uint8)
 
@@ -43,6 +45,31 @@ def test_tables_of_numbers_are_features(given: Any) -> None:
 
 
 def test_tensors_become_arrays() -> None:
-    assert as_table([torch.ones(3), torch.zeros(3)]).tolist() == [[1.0] * 3, [0.0] * 3]
-    assert as_table(torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
-    assert as_table("words") == "words"
+    assert as_array([torch.ones(3), torch.zeros(3)]).tolist() == [[1.0] * 3, [0.0] * 3]
+    assert as_array(torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
+    assert as_array("words") == "words"
+
+
+def test_a_file_of_features_is_read_for_training_and_for_questions(tmp_path: Path) -> None:
+    vectors = np.arange(8, dtype=np.float32).reshape(4, 2)
+    np.savez(tmp_path / "some.npz", vectors=vectors, labels=["b", "a", "b", "a"])
+    files = read_training_files(tmp_path / "some.npz", False, Silent())
+    assert (files.features, files.labels) == (True, ["b", "a", "b", "a"])
+    assert np.array_equal(files.inputs, vectors)
+    names, features = encode_files([tmp_path / "some.npz"] * 2, None, 2, False, Silent())
+    assert names == [f"{tmp_path / 'some.npz'}[{row}]" for row in range(4)] * 2
+    assert np.array_equal(features.numpy(), np.vstack([vectors, vectors]))
+    with pytest.raises(InputError, match=r"some.npz has vectors of 2 numbers, but the model was fitted on 3"):
+        encode_files([tmp_path / "some.npz"], None, 3, False, Silent())
+
+
+def test_bad_vectors_are_left_out_or_refused(tmp_path: Path) -> None:
+    vectors = np.array([[1, np.nan], [2, 3]], np.float32)
+    np.savez(tmp_path / "some.npz", vectors=vectors, labels=["b", "a"])
+    files = read_training_files(tmp_path / "some.npz", True, Silent())
+    assert (files.labels, files.inputs.tolist()) == (["a"], [[2, 3]])
+    with pytest.raises(InputError, match="holds NaN or infinity"):
+        read_training_files(tmp_path / "some.npz", False, Silent())
+    np.savez(tmp_path / "some.npz", vectors=vectors[:1], labels=["b"])
+    with pytest.raises(InputError, match=r"there is nothing in .*some.npz to fit on"):
+        read_training_files(tmp_path / "some.npz", True, Silent())

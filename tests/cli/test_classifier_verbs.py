@@ -571,8 +571,8 @@ def test_the_network_is_trained_in_two_stages_where_that_is_asked_for(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--variant=dfslwof-att"], "is not trained for the joint label space in one stage"),
-        (["--backbone=timm:resnet18"], "unknown backbone 'timm:resnet18'"),
+        (["--variant=dfslwof-att"], "is not one that is trained for the joint label space, in one stage"),
+        (["--backbone=timm:resnet18"], "backbone 'timm:resnet18' is pretrained and stays frozen: leave out --train-backbone"),
         (["--set=epochs"], "--set takes NAME=VALUE"),
         (["--update=novle"], "unknown update 'novle': did you mean novel"),
         (["--unknown=5"], "false-alarm rate must lie between 0 and 1, not 5"),

@@ -1,9 +1,9 @@
 """The classifier people keep: fit it once, add classes as they come, ask it, save it in one file."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -22,11 +22,11 @@ from protograph.classifier.fitting import (
     Fit,
     choose_variant,
     fitting_recipe,
-    hold_out,
+    hold_out_images,
     open_run,
     run_relations,
 )
-from protograph.classifier.inputs import as_images, as_table
+from protograph.classifier.inputs import as_array, as_images, encode_files
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import as_label, as_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
@@ -43,6 +43,22 @@ from protograph.variants import Variant, find_variant
 Update = Literal["all", "novel"]
 UPDATES = ("all", "novel")
 Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """All that a classifier says of n images.
+
+    Attributes:
+        labels: The label [n] of each image, or `unknown_label`.
+        probabilities: The probability [n, V] of every class, in the order of `classes_`.
+        likeness: The largest cosine [n] to a prototype, which `threshold_` is compared with.
+
+    """
+
+    labels: Array
+    probabilities: Array
+    likeness: Array
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -121,7 +137,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             several as a list, or as a dict by label. Classes that a source lacks are warned of, and unrelated
         """
         progress = progress or Silent()
-        self._check_parameters()
+        self.check()
         self.encoder_ = open_encoder(self.encoder) if isinstance(self.encoder, str) else self.encoder
         features, copies, labels = self._training_set(X, y, progress)
         classes, targets = np.unique(labels, return_inverse=True)
@@ -135,7 +151,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows[class_id].append(row)
         held: dict[int, list[int]] = {}
         if self.unknown is not None:
-            rows, held = hold_out(rows, self.seed)
+            rows, held = hold_out_images(rows, self.seed)
         similarities = {label: relation.similarities for label, relation in kept.items()}
         shots = cast(tuple[int, int], tuple(self.shots))
         fit, store = Fit(variant, similarities, recipe, self.steps != 0, shots, self.seed), FeatureStore(features, copies)
@@ -156,8 +172,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         dataset = with_kept_split(dataset, run.folder, run.config.fingerprint, progress or Silent())
         config, names = run.config, dataset.classes[: dataset.seen]
         made = cls(variant=config.variant, shots=(config.shots, config.shots), seed=config.seed, **parameters)
-        made._check_parameters()
-        made._check_names(list(names))
+        made.check(names)
         model, made.encoder_ = open_run(run, dataset)
         made.encoder = made.encoder_
         sizes = config.shots, config.recipe.ways, config.recipe.test_queries, config.recipe.validation_episodes
@@ -193,6 +208,41 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = classes
         return self
 
+    def add_held_out(self, dataset: Dataset, root: Path, progress: Progress | None = None) -> Self:
+        """Add the novel classes of a dataset of image files from all their images.
+
+        Args:
+            dataset: The dataset of the run that the classifier was made from.
+            root: The folder of its files.
+            progress: What shows how far the encoding is.
+
+        """
+        check_is_fitted(self)
+        if self.encoder_ is None or dataset.images is None:
+            raise InputError(f"dataset '{dataset.name}' has no image files to add classes from: use add_class")
+        for pool in (dataset.novel_validation, dataset.novel_test):
+            for class_id, rows in zip(pool.classes.tolist(), pool.by_class(), strict=True):
+                files = [root / dataset.images.names[row] for row in rows.tolist()]
+                self.add_class(dataset.classes[class_id], self.encoder_.encode(files, progress))
+        return self
+
+    def encode_files(
+        self, files: Sequence[Path], skip_bad: bool = False, progress: Progress | None = None
+    ) -> tuple[list[str], Tensor]:
+        """Return the names of images, or of vectors, and their features [n, D].
+
+        Args:
+            files: Images and folders of images; files of features where the classifier was fitted on features.
+            skip_bad: Whether images that cannot be read are left out instead of refused.
+            progress: What shows how far the encoding is.
+
+        Raises:
+            InputError: A file cannot be read, or its vectors have another length than the fitted ones.
+
+        """
+        check_is_fitted(self)
+        return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent())
+
     def remove_class(self, name: Any) -> Self:
         """Forget a class, fitted or added; the others keep their order."""
         check_is_fitted(self)
@@ -219,13 +269,20 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The label [n] of each image, or `unknown_label` where it is less like any class than the threshold."""
         check_is_fitted(self)
         features = self._features(X)
-        answers: Array = self.classes_[self.space_.logits(features, self.bias_).argmax(1).numpy()]
-        if self.threshold_ is None:
-            return answers
-        strange = (self.unknown_score(features) < self.threshold_).tolist()
-        mixed = [self.unknown_label if no else answer for answer, no in zip(answers.tolist(), strange, strict=True)]
-        alike = isinstance(self.unknown_label, str) == (self.classes_.dtype.kind == "U")
-        return np.array(mixed, None if alike and mixed else object)
+        likeness = None if self.threshold_ is None else self.space_.likeness(features)
+        return self._labels(self.space_.logits(features, self.bias_), likeness)
+
+    def predictions(self, X: Any) -> Predictions:  # noqa: N803
+        """Return labels, probabilities and likeness of images, computed in one pass.
+
+        Args:
+            X: Images or features [n, D], as in `fit`.
+
+        """
+        check_is_fitted(self)
+        features = self._features(X)
+        logits, likeness = self.space_.logits(features, self.bias_), self.space_.likeness(features)
+        return Predictions(self._labels(logits, likeness), logits.softmax(1).numpy(), likeness.numpy())
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """The probability [n, V] of every class, in the order of `classes_`; of "unknown" it knows nothing."""
@@ -235,7 +292,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """The share of right answers, weighed; "unknown" is a wrong one, unless an image is labelled so."""
-        right = [answer == label for answer, label in zip(self.predict(X).tolist(), as_table(y), strict=True)]
+        right = [answer == label for answer, label in zip(self.predict(X).tolist(), as_array(y), strict=True)]
         return float(np.average(right, weights=sample_weight))
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
@@ -326,11 +383,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Features [n, D], copies of them [n, R, D] where images can be augmented, and labels [n]."""
         images = None if self.encoder_ is None else as_images(X)
         if images is None:
-            table, labels = validate_data(self, as_table(X), as_table(y), dtype=np.float32)
+            table, labels = validate_data(self, as_array(X), as_array(y), dtype=np.float32)
             features, copies = _as_tensor(table), None
         else:
             assert self.encoder_ is not None
-            labels = column_or_1d(as_table(y))
+            labels = column_or_1d(as_array(y))
             if len(labels) != len(images):
                 raise InputError(f"{len(images)} images have {len(labels)} labels: give one each")
             features = self.encoder_.encode(images, progress)
@@ -348,11 +405,21 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if images is not None:
             assert self.encoder_ is not None
             return self.encoder_.encode(images)
-        return _as_tensor(validate_data(self, as_table(X), dtype=np.float32, reset=False))
+        return _as_tensor(validate_data(self, as_array(X), dtype=np.float32, reset=False))
+
+    def _labels(self, logits: Tensor, likeness: Tensor | None) -> Array:
+        """Return the label [n] of images by their logits [n, V] and, where there is a threshold, their likeness [n]."""
+        labels: Array = self.classes_[logits.argmax(1).numpy()]
+        if self.threshold_ is None or likeness is None:
+            return labels
+        rejected = (likeness < self.threshold_).tolist()
+        mixed = [self.unknown_label if reject else label for label, reject in zip(labels.tolist(), rejected, strict=True)]
+        same_kind = isinstance(self.unknown_label, str) == (self.classes_.dtype.kind == "U")
+        return np.array(mixed, None if same_kind and mixed else object)
 
     def _single(self, x: Any) -> Any:
         """One vector of features [D] as a table of one row; anything else as it is."""
-        table = as_table(x)
+        table = as_array(x)
         return table[None] if isinstance(table, np.ndarray) and table.ndim == 1 and table.dtype.kind == "f" else x
 
     def _calibrate(self, held_out: Tensor) -> None:
@@ -361,7 +428,16 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.unknown is not None:
             self.threshold_ = false_alarm_threshold(self.space_.likeness(held_out), self.unknown)
 
-    def _check_parameters(self) -> None:
+    def check(self, names: Sequence[str] = ()) -> None:
+        """Check the parameters, before hours are spent on training with them.
+
+        Args:
+            names: The classes it shall know, none of which may have the label of unknown images.
+
+        Raises:
+            InputError: A parameter is wrong, or a class has the label of unknown images.
+
+        """
         if self.update not in UPDATES:
             raise unknown_name("update", self.update, UPDATES)
         if self.unknown is not None:
@@ -369,6 +445,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fewest, most = self.shots
         if not 1 <= fewest <= most:
             raise InputError(f"shots are the fewest and the most examples of a class acting as new, not {self.shots}")
+        self._check_names(names)
 
     def _only_new(self) -> bool:
         if self.update not in UPDATES:
@@ -380,7 +457,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"variant '{self.space_.variant.name}' uses no side information: leave out the relations")
         return parse_hints(relations, self.space_.relations)
 
-    def _check_names(self, names: list[str]) -> None:
+    def _check_names(self, names: Sequence[str]) -> None:
         if self.unknown is not None and str(self.unknown_label) in names:
             raise InputError(
                 f"a class is called '{self.unknown_label}', as unknown images are: rename it, or choose another unknown_label"

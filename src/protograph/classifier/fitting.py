@@ -6,6 +6,7 @@ Shapes: S seen, D features, n images, R augmented copies of each.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from protograph.nn.backbones import Centred
 from protograph.nn.classify import normalise
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import KeptRelation, open_relations
-from protograph.training.config import FROZEN, Recipe
+from protograph.training.config import DEMO, FROZEN, Recipe
 from protograph.training.loop import (
     learning_rate,
     make_optimiser,
@@ -73,7 +74,7 @@ class Fit:
         able = [class_id for class_id, rows in members.items() if len(rows) > 1]  # to be shown one and asked for another
         order = torch.randperm(len(able), generator=seeded(self.seed, "classes held out")).tolist()
         away = {able[place] for place in order[: max(FEWEST_AWAY, round(HELD_OUT * len(members)))]}
-        kept, held = hold_out({class_id: rows for class_id, rows in members.items() if class_id not in away}, self.seed)
+        kept, held = hold_out_images({class_id: rows for class_id, rows in members.items() if class_id not in away}, self.seed)
         asked = Pool.from_members({class_id: rows for class_id, rows in held.items() if rows})
         spec = self._test_spec(asked, {class_id: list(members[class_id]) for class_id in away})
         if len(members) < FEWEST_BALANCED or spec is None:
@@ -113,6 +114,19 @@ def choose_variant(named: str | Variant | None, related: bool) -> Variant:
     return variant
 
 
+def small_recipe(dataset: Dataset) -> dict[str, Any]:
+    """Return changes to the recipe by which episodes take no more classes and images than a small dataset has."""
+    ways = max(1, min(DEMO.ways, len(dataset.novel_validation), len(dataset.novel_test), dataset.seen // 2))
+    spare = int(dataset.train.counts.sort().values[: dataset.seen - ways].sum())
+    pools = [dataset.held_out(split) for split in ("validation", "test")]
+    queries = min(min(int(seen.counts.sum()) // ways, int(novel.counts.min()) - 1) for seen, novel in pools)
+    return {
+        "ways": ways,
+        "seen_queries": min(DEMO.seen_queries, spare),
+        "test_queries": max(1, min(DEMO.test_queries, queries)),
+    }
+
+
 def fitting_recipe(classes: int, steps: int | None, learning_rate: float) -> Recipe:
     """How prototypes and graph block of so many classes are trained; the steps, where none are given, by their number.
 
@@ -123,7 +137,7 @@ def fitting_recipe(classes: int, steps: int | None, learning_rate: float) -> Rec
     return replace(FROZEN, steps=max(1, wanted), learning_rate=learning_rate)  # a recipe has at least one step
 
 
-def hold_out(members: Mapping[int, Sequence[int]], seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+def hold_out_images(members: Mapping[int, Sequence[int]], seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """Images by class, for training and held out: a fifth of each, at least one, but two of each stay for training."""
     train, held = {}, {}
     for class_id, images in members.items():

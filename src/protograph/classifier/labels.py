@@ -1,4 +1,4 @@
-"""Labels of classes as scikit-learn has them: an array of texts or numbers that grows and shrinks."""
+"""Class labels as scikit-learn stores them: an array of texts or numbers that grows and shrinks."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from protograph._internal.errors import InputError
 
 Labels = NDArray[Any]
-KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+LABEL_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "U": ((str,), "a text"),
     "b": ((bool,), "true or false"),
     "i": ((int,), "a whole number"),
@@ -18,19 +18,33 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def as_label(name: Any, labels: Labels) -> Any:
-    """A name for a class as the others have theirs; of another kind it is refused."""
+    """Return the name of a class in the type of the other labels.
+
+    Raises:
+        InputError: The name is empty, or of another kind than the other labels.
+
+    """
     name = name.item() if isinstance(name, np.generic) else name
     kind = labels.dtype.kind
-    wanted, said = KINDS.get(kind, ((object,), ""))
-    if not isinstance(name, wanted) or (kind in "iuf" and isinstance(name, bool)):
-        raise InputError(f"class {name!r} must be {said}, as the other classes are")
+    types, description = LABEL_KINDS.get(kind, ((object,), ""))
+    if not isinstance(name, types) or (kind in "iuf" and isinstance(name, bool)):
+        raise InputError(f"class {name!r} must be {description}, as the other classes are")
     if name == "":
         raise InputError("a class needs a name")
     return float(name) if kind == "f" else name  # type: ignore[arg-type]
 
 
+def parse_label(text: str, labels: Labels) -> Any:
+    """Return a class named on the command line in the type of the other labels, which may be numbers."""
+    kinds = {"i": int, "u": int, "f": float}
+    try:
+        return kinds.get(labels.dtype.kind, str)(text)
+    except ValueError:
+        raise InputError(f"class '{text}' must be a number, as the other classes are") from None
+
+
 def as_labels(values: list[Any], dtype: str) -> Labels:
-    """Labels from a list; texts may be longer than before, and whole numbers larger."""
+    """Return labels as an array; texts may be longer than those of `dtype`, and whole numbers larger."""
     kind = np.dtype(dtype)
     if kind.kind in "iu" and values and not np.iinfo(kind).min <= min(values) <= max(values) <= np.iinfo(kind).max:
         kind = np.dtype(np.int64)

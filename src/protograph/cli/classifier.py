@@ -11,18 +11,14 @@ import torch
 import typer
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor
 
 import protograph as pg
 from protograph._internal.errors import InputError
-from protograph._internal.progress import Progress
 from protograph.classifier.explanation import EARLIER, Nearest
+from protograph.classifier.labels import parse_label
 from protograph.classifier.onnx import export_onnx, write_classes
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
-from protograph.data.datasets.features import read_vectors
-from protograph.data.reading import find_names
-from protograph.encoders.preparation import unreadable
 
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier
@@ -51,13 +47,14 @@ def predict_command(
     """Say what images show."""
     progress = ShownProgress(quiet=as_json)
     classifier = pg.Classifier.load(model)
-    names, features = encoded(classifier, files, skip_bad, progress)
-    answers, likeness = classifier.predict(features), classifier.unknown_score(features)
+    names, features = classifier.encode_files(files, skip_bad, progress)
+    predictions = classifier.predictions(features)
     result = []
-    for row, chances in enumerate(torch.from_numpy(classifier.predict_proba(features))):
+    for row, chances in enumerate(torch.from_numpy(predictions.probabilities)):
         best = chances.argsort(descending=True, stable=True)[:top].tolist()
-        nearest = [{"class": _plain(classifier.classes_[place]), "probability": chances[place].item()} for place in best]
-        result.append({"file": names[row], "class": _plain(answers[row]), "likeness": float(likeness[row]), "nearest": nearest})
+        nearest = [{"class": _plain(classifier.classes_[index]), "probability": chances[index].item()} for index in best]
+        label, likeness = _plain(predictions.labels[row]), float(predictions.likeness[row])
+        result.append({"file": names[row], "class": label, "likeness": likeness, "nearest": nearest})
     show(result, predictions_table(result), as_json)
 
 
@@ -97,10 +94,10 @@ def add_class_command(
     load_plugins(plugin)
     relations = parse_like(like)
     with pg.Classifier.edit(model) as classifier:
-        examples = encoded(classifier, files, skip_bad, progress)[1] if files else ()
+        examples = classifier.encode_files(files, skip_bad, progress)[1] if files else ()
         usual = classifier.update
         classifier.set_params(update=update or usual)
-        label = as_label(classifier, name)
+        label = parse_label(name, classifier.classes_)
         with warnings_as(notes := []):
             classifier.add_class(label, examples, relations)
         classifier.set_params(update=usual)
@@ -118,9 +115,9 @@ def add_class_command(
 
 @reported
 def remove_class_command(model: Model, name: Name, as_json: AsJson = False) -> None:
-    """Forget a class, fitted or added; the file is changed in place."""
+    """Remove a class, fitted or added. The file is changed in place."""
     with pg.Classifier.edit(model) as classifier:
-        classifier.remove_class(as_label(classifier, name))
+        classifier.remove_class(parse_label(name, classifier.classes_))
     count = len(classifier.classes_)
     result = {"file": str(model), "removed": name, "classes": count}
     tell(result, f"removed '{name}': {model} knows {_counted(count, 'class')}", as_json)
@@ -133,9 +130,9 @@ def rename_class_command(
     new: Annotated[str, typer.Argument(metavar="NEW", help="What to call it from now on.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Call a class otherwise; the file is changed in place."""
+    """Rename a class. The file is changed in place."""
     with pg.Classifier.edit(model) as classifier:
-        classifier.rename_class(as_label(classifier, name), as_label(classifier, new))
+        classifier.rename_class(parse_label(name, classifier.classes_), parse_label(new, classifier.classes_))
     result = {"file": str(model), "renamed": name, "to": new, "classes": len(classifier.classes_)}
     tell(result, f"renamed '{name}' to '{new}' in {model}", as_json)
 
@@ -150,7 +147,7 @@ def classes_command(model: Model, as_json: AsJson = False) -> None:
         {"class": _plain(label), "added": count is not None, "examples": count}
         for label, count in zip(classifier.classes_, examples, strict=True)
     ]
-    result = {"file": str(model), **summary(classifier), "classes": classes}
+    result = {"file": str(model), **classifier_summary(classifier), "classes": classes}
     title = escape(f"{model}: {summary_line(classifier)}")
     table = Table(title=title, title_justify="left", min_width=90)  # room for the title
     table.add_column("class")
@@ -170,7 +167,7 @@ def explain_command(
     """Say which classes an image is near to, and what their examples and related classes brought."""
     progress = ShownProgress(quiet=as_json)
     classifier = pg.Classifier.load(model)
-    _, features = encoded(classifier, [image], False, progress)
+    _, features = classifier.encode_files([image], progress=progress)
     found = classifier.explain(features, top)
     result = [
         {
@@ -219,47 +216,6 @@ def export_command(
     tell(result, f"wrote {' and '.join(map(str, written))}, with {_counted(count, 'class')}", as_json)
 
 
-def encoded(classifier: "Classifier", files: Sequence[Path], skip_bad: bool, progress: Progress) -> tuple[list[str], Tensor]:
-    """What files are called, and their features [n, D]."""
-    if classifier.encoder_ is None:
-        read = [read_vectors(file, skip_bad, progress) for file in files]
-        for file, (_, found) in zip(files, read, strict=True):
-            if found.shape[1] != classifier.n_features_in_:
-                raise InputError(
-                    f"{file} has vectors of {found.shape[1]} numbers, but the model was fitted on {classifier.n_features_in_}"
-                )
-        names = [f"{file}[{row}]" for file, (rows, _) in zip(files, read, strict=True) for row in rows]
-        return names, torch.cat([torch.from_numpy(found) for _, found in read])
-    listed = expanded(files)
-    images = [listed[place] for place in without_unreadable(listed, skip_bad, progress)]
-    if not images:
-        raise InputError("none of the images can be read: give others")
-    return [str(file) for file in images], classifier.encoder_.encode(images, progress)
-
-
-def expanded(files: Sequence[Path]) -> list[Path]:
-    """Files, with the images of a folder in its place."""
-    found: list[Path] = []
-    for file in files:
-        if not file.is_dir():
-            found.append(file)
-        elif names := find_names(file):
-            found += [file / name for name in names]
-        else:
-            raise InputError(f"folder {file} holds no images: give one that does, or images")
-    return found
-
-
-def without_unreadable(files: Sequence[Path], skip_bad: bool, progress: Progress) -> list[int]:
-    """Places of the files that can be read, where the others may be left out; of all where they are to be complained of."""
-    if not skip_bad:
-        return list(range(len(files)))
-    bad = unreadable(files)
-    if bad:
-        progress.say(f"left out {len(bad)} of {len(files)} images that cannot be read: {next(iter(bad.values()))}")
-    return [place for place in range(len(files)) if place not in bad]
-
-
 @contextmanager
 def warnings_as(notes: list[str]) -> Iterator[None]:
     """Add what a user is warned of meanwhile to the notes, each once; other warnings are for those who develop."""
@@ -306,16 +262,7 @@ def taken_for(classifier: "Classifier") -> list[str]:
     return notes
 
 
-def as_label(classifier: "Classifier", name: str) -> Any:
-    """A class as the classifier's labels have it: they may be numbers."""
-    kinds = {"i": int, "u": int, "f": float}
-    try:
-        return kinds.get(classifier.classes_.dtype.kind, str)(name)
-    except ValueError:
-        raise InputError(f"class '{name}' must be a number, as the other classes are") from None
-
-
-def summary(classifier: "Classifier") -> dict[str, Any]:
+def classifier_summary(classifier: "Classifier") -> dict[str, Any]:
     """What a classifier is made of."""
     described = {} if classifier.encoder_ is None else classifier.encoder_.description()
     kind = described.get("kind", "")
@@ -331,7 +278,7 @@ def summary(classifier: "Classifier") -> dict[str, Any]:
 
 def summary_line(classifier: "Classifier") -> str:
     """The same in a line."""
-    parts = summary(classifier)
+    parts = classifier_summary(classifier)
     source = f"{parts['backbone'] or 'features'}, {parts['features']} numbers"
     related = f", related by {related_by(classifier)}" if parts["relations"] else ""
     limit = "" if parts["threshold"] is None else f", unknown below {parts['threshold']:.3f}"

@@ -11,7 +11,9 @@ import typer
 import protograph as pg
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
-from protograph.cli.classifier import as_percent, related_by, summary, summary_line, tell, warnings_as, without_unreadable
+from protograph.classifier.fitting import choose_variant, small_recipe
+from protograph.classifier.inputs import holds_features, read_training_files
+from protograph.cli.classifier import as_percent, classifier_summary, related_by, summary_line, tell, warnings_as
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import (
     RECIPE_SETTINGS,
@@ -25,15 +27,11 @@ from protograph.cli.options import (
     parse_changes,
 )
 from protograph.cli.train import run_training
-from protograph.data import Dataset, open_dataset
-from protograph.data.datasets.features import READERS, bad_rows, read_features
-from protograph.data.datasets.folder import list_images
-from protograph.data.reading import SUFFIXES
-from protograph.encoders import BACKBONE_NAMES, open_encoder
+from protograph.data import open_dataset
+from protograph.encoders import BACKBONE_NAMES, check_trainable, open_encoder
 from protograph.nn.backbones import BACKBONES
-from protograph.training.config import DEMO, stage_before
+from protograph.training.config import stage_before
 from protograph.training.loop import configure
-from protograph.variants import find_variant
 
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier
@@ -141,7 +139,7 @@ def fit_command(
             notes.append(little_note(classifier))
     for note in notes:
         progress.say(f"note: {note}")
-    result = {"file": str(out), "images": count, "classes": len(classifier.classes_), **summary(classifier)}
+    result = {"file": str(out), "images": count, "classes": len(classifier.classes_), **classifier_summary(classifier)}
     result["relation_share"] = shares and {"median": median(shares), "least": min(shares), "most": max(shares)}
     tell({**result, "notes": notes}, "\n".join(said), as_json)
 
@@ -201,38 +199,14 @@ def fit_frozen(
     device: str,
     progress: ShownProgress,
 ) -> tuple["Classifier", int]:
-    """A classifier on the features of a frozen network, or on features computed elsewhere; and how many."""
-    if images.suffix in READERS and not images.is_dir():
-        if backbone is not None:
-            raise InputError(f"{images} holds features: leave out --backbone {backbone}")
-        vectors, labels, parts = read_features(images)
-        bad = bad_rows(vectors, labels, images, skip_bad, progress)
-        rows = [row for row in range(len(labels)) if row not in bad and (parts is None or parts[row] == "train")]
-        if parts is not None:
-            progress.say(f"{len(rows)} of {len(labels)} vectors are for training, as the file says")
-        given: Any = vectors[rows]
-        labels = [labels[row] for row in rows]
-        classifier = pg.Classifier(**settings)
-    else:
-        files, labels = labelled_files(images, progress)
-        good = without_unreadable(files, skip_bad, progress)
-        labels = [labels[row] for row in good]
-        given = [files[row] for row in good]
-        classifier = pg.Classifier(open_encoder(backbone or "conv4", device=find_device(device)), **settings)
-    if not labels:
-        raise InputError(f"there is nothing in {images} to fit on")
-    classifier.fit(given, np.array(labels), relations, progress)
-    return classifier, len(labels)
-
-
-def labelled_files(root: Path, progress: ShownProgress) -> tuple[list[Path], list[str]]:
-    """Images of a folder of class folders, and the class of each; class folders without any are named, and left out."""
-    listed = list_images(root)
-    if bare := [name for name, files in listed.items() if not files]:
-        kinds = ", ".join(sorted(SUFFIXES))
-        progress.say(f"left out {', '.join(bare)}: no images directly in the folder (files whose names end in {kinds})")
-    pairs = [(root / name / file, name) for name, files in listed.items() for file in files]
-    return [file for file, _ in pairs], [name for _, name in pairs]
+    """Return a classifier on the features of a frozen network or of a file, and the number of examples."""
+    if holds_features(images) and backbone is not None:
+        raise InputError(f"{images} holds features: leave out --backbone {backbone}")
+    files = read_training_files(images, skip_bad, progress)
+    encoder = None if files.features else open_encoder(backbone or "conv4", device=find_device(device))
+    classifier = pg.Classifier(encoder, **settings)
+    classifier.fit(files.inputs, np.array(files.labels), relations, progress)
+    return classifier, len(files.labels)
 
 
 def fit_end_to_end(
@@ -247,23 +221,20 @@ def fit_end_to_end(
     device: str,
     progress: ShownProgress,
 ) -> tuple["Classifier", int]:
-    """A classifier whose network was trained on these images, held-out classes added; and how many images."""
+    """Return a classifier whose network was trained on these images, with the held-out classes added, and their number."""
     settings = dict(settings)
-    chosen, seed = settings.pop("variant") or ("gcgpn-aux" if relations else "gcgpn-cos-aux"), settings.pop("seed")
-    variant = find_variant(chosen)
-    if variant.objective != "joint" or variant.after or variant.classifier != "cosine":
-        raise InputError(
-            f"variant '{chosen}' is not trained for the joint label space in one stage: use gcgpn-aux, or gcgpn-cos-aux"
-        )
+    variant, seed = choose_variant(settings.pop("variant"), bool(relations)), settings.pop("seed")
+    if backbone is not None:
+        check_trainable(backbone)
     draft = pg.Classifier(**settings)
-    draft._check_parameters()
+    draft.check()
     data = open_dataset("folder", images, progress, skip_bad)
     assert data.images is not None
-    draft._check_names(list(data.classes))
+    draft.check(data.classes)
     changes = {**small_recipe(data), **parse_changes(change)}
     config = configure(
         data,
-        chosen,
+        variant.name,
         seed=seed,
         backbone=backbone,
         relations=relations,
@@ -274,23 +245,5 @@ def fit_end_to_end(
     folder = out.with_suffix(".run")
     start = out.with_suffix(".start") if stage_before(variant, config.recipe) else None
     run_training(config, data, folder, device, progress, start, changes)
-    classifier = pg.Classifier.from_run(folder, data, progress, **settings)
-    assert classifier.encoder_ is not None
-    for pool in (data.novel_validation, data.novel_test):
-        for class_id, rows in zip(pool.classes.tolist(), pool.images, strict=True):
-            files = [images / data.images.names[row] for row in rows.tolist() if row >= 0]
-            classifier.add_class(data.classes[class_id], classifier.encoder_.encode(files, progress))
+    classifier = pg.Classifier.from_run(folder, data, progress, **settings).add_held_out(data, images, progress)
     return classifier, len(data.images.names) - len(data.images.errors)
-
-
-def small_recipe(data: Dataset) -> dict[str, Any]:
-    """Changes to the recipe, so that episodes take no more classes and images than there are."""
-    ways = max(1, min(DEMO.ways, len(data.novel_validation), len(data.novel_test), data.seen // 2))
-    spare = int(data.train.counts.sort().values[: data.seen - ways].sum())
-    pools = [data.held_out(split) for split in ("validation", "test")]
-    queries = min(min(int(seen.counts.sum()) // ways, int(novel.counts.min()) - 1) for seen, novel in pools)
-    return {
-        "ways": ways,
-        "seen_queries": min(DEMO.seen_queries, spare),
-        "test_queries": max(1, min(DEMO.test_queries, queries)),
-    }
