@@ -60,7 +60,7 @@ VERBS = {
         "--set",
     ],
     "variants": ["--plugin", "--json"],
-    "datasets": ["--json"],
+    "datasets": ["--plugin", "--json"],
 }
 
 
