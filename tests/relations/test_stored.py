@@ -5,7 +5,7 @@ import torch
 from wordnet_files import write_wordnet
 
 from protograph._internal.errors import InputError
-from protograph.relations import ClassHint, EmbeddingRelation, KeptRelation, WordNetRelation, keep_relations
+from protograph.relations import ClassHint, EmbeddingRelation, KeptRelation, RelationSpec, WordNetRelation, keep_relations
 from protograph.relations.stored import StoredRelation, name_relation
 
 
@@ -63,3 +63,13 @@ def test_an_unknown_kind_is_named_when_it_is_asked_and_stays_in_the_file():
     named = StoredRelation(*name_relation("oracle:/here.csv"))
     with pytest.raises(InputError, match=r"unknown relation 'oracle'.*load the plugin"):
         named.similarities(("a",))
+
+
+def test_titles_of_a_relation_that_was_opened_by_name_go_along(tmp_path):
+    path, titles = tmp_path / "words.csv", {"n1": "finch", "n2": "crane", "n3": "goose"}
+    path.write_text("finch,1,0\ncrane,1,1\ngoose,0,1\nhen,2,1\n")
+    source = RelationSpec.parse(f"embeddings:{path}").open(titles)
+    relation = KeptRelation.of("words", source.similarities(list(titles)), list(titles), source, f"embeddings:{path}")
+    grown, known = through_json(relation).added("hen", list(titles))
+    assert known
+    torch.testing.assert_close(grown.similarities, source.similarities([*titles, "hen"]))

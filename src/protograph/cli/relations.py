@@ -63,15 +63,7 @@ def relations_command(
 ) -> None:
     """Show how similar classes are by a relation, and write or draw the matrix."""
     load_plugins(plugin)
-    for path, suffix in ((out, ".npz"), (image, ".png")):
-        if path and path.suffix != suffix:
-            raise InputError(f"cannot write {path}: give a name that ends in {suffix}")
-    if dataset and names:
-        raise InputError("--names would be ignored beside --dataset: give one of them")
-    if skip_bad and not dataset:
-        raise InputError("--skip-bad would be ignored without --dataset: name the dataset")
-    if root and not dataset:
-        raise InputError("--root would be ignored without --dataset: name the dataset")
+    check_options(out, image, dataset, {"--names": names}, {"--skip-bad": skip_bad, "--root": root})
     data = open_dataset(dataset, root, ShownProgress(quiet=as_json), skip_bad) if dataset else None
     settings = {"centred": centred or None, "measure": measure, "power": power}
     source = open_source(relation, data, settings)
@@ -89,13 +81,9 @@ def relations_command(
         ]
     titles = [data.title(row) if data else name for row, name in enumerate(classes)]
     if out:
-        content = io.BytesIO()
-        np.savez_compressed(content, **MatrixRelation(matrix, classes, relation).arrays())  # type: ignore[arg-type]
-        write_atomically(out, content.getvalue())
+        write_matrix(matrix, classes, relation, out)
     if image:
-        from protograph.report.figures import (
-            draw_similarities,  # matplotlib takes a third of a second, and most calls do without
-        )
+        from protograph.report.figures import draw_similarities  # matplotlib takes a third of a second
 
         dataset_name = f" of {data.name}" if data else ""
         draw_similarities(matrix, titles, seen, image, f"relation '{relation}'{dataset_name}, similar classes side by side")
@@ -108,6 +96,37 @@ def relations_command(
             show(result, table, as_json)
     for path in filter(None, (out, image)):
         ShownProgress().say(f"wrote {path}")
+
+
+def check_options(
+    out: Path | None, image: Path | None, dataset: str | None, without: dict[str, Any], needing: dict[str, Any]
+) -> None:
+    """Raise an `InputError` for options that cannot be followed.
+
+    Args:
+        out: The matrix to write.
+        image: The image to draw.
+        dataset: The name of the dataset, if any.
+        without: Options that a dataset leaves without effect.
+        needing: Options that have an effect on a dataset only.
+
+    """
+    for path, suffix in ((out, ".npz"), (image, ".png")):
+        if path and path.suffix != suffix:
+            raise InputError(f"cannot write {path}: give a name that ends in {suffix}")
+    for option, value in without.items():
+        if dataset and value:
+            raise InputError(f"{option} would be ignored beside --dataset: give one of them")
+    for option, value in needing.items():
+        if value and not dataset:
+            raise InputError(f"{option} would be ignored without --dataset: name the dataset")
+
+
+def write_matrix(matrix: Tensor, classes: list[str], relation: str, out: Path) -> None:
+    """Write similarities [V, V] as a .npz file that `MatrixRelation.read` reads."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **MatrixRelation(matrix, classes, relation).arrays())  # type: ignore[arg-type]
+    write_atomically(out, content.getvalue())
 
 
 def open_source(name: str, dataset: Dataset | None, settings: dict[str, Any]) -> Relation:

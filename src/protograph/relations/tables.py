@@ -1,4 +1,4 @@
-"""Files that several relations are read from: rows of text, and arrays with names."""
+"""Readers of the files of relations: rows of text, and arrays with names."""
 
 import csv
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 
 
-def require_file(path: Path, wanted: str) -> None:
-    """Complain where there is no file."""
+def require_file(path: Path, formats: str) -> None:
+    """Raise an `InputError` that names the formats of files if there is no file at the path."""
     if not path.is_file():
-        raise InputError(f"no relation file at {path}: give {wanted}")
+        raise InputError(f"no relation file at {path}: give {formats}")
 
 
 def read_rows(path: Path) -> list[list[str]]:
-    """The rows of a `.csv` or `.tsv` file, without spaces around the cells, empty ones left out."""
+    """Return the rows of a `.csv` or `.tsv` file, without spaces around the cells and without empty rows."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark in front
             lines = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",", skipinitialspace=True)
@@ -32,31 +32,42 @@ def read_rows(path: Path) -> list[list[str]]:
 
 
 def read_numbers(cells: Sequence[str], path: Path, row: str) -> list[float]:
-    """The numbers in the cells of a named row."""
+    """Return the numbers in the cells of a named row."""
     try:
         return [float(cell) for cell in cells]
     except ValueError as error:
         raise InputError(f"{path}: row '{row}' holds something that is not a number ({error})") from error
 
 
-def read_named_arrays(path: Path, *wanted: str) -> tuple[list[str], list[NDArray[Any]]]:
-    """The names, and the wanted arrays of numbers, of a `.npz` file."""
-    needs = " and ".join(f"'{name}'" for name in ("names", *wanted))
+def read_named_arrays(path: Path, *keys: str) -> tuple[list[str], list[NDArray[Any]]]:
+    """Return the class names and the arrays of numbers under these keys from a `.npz` file."""
+    needs = " and ".join(f"'{name}'" for name in ("names", *keys))
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            found = [arrays[name] for name in wanted]
+            values = [arrays[key] for key in keys]
             names = [str(name) for name in arrays["names"]]
-        for name, array in zip(wanted, found, strict=True):
+        for key, array in zip(keys, values, strict=True):
             if array.dtype.kind not in "fiub":
-                raise TypeError(f"'{name}' holds no numbers")
+                raise TypeError(f"'{key}' holds no numbers")
     except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile) as error:
         raise InputError(f"{path} is not a relation: it needs arrays {needs} ({error})") from error
-    # Of all the types a file may hold, PyTorch takes not every one.
-    return names, [array.astype(np.float32 if array.dtype == np.float32 else np.float64) for array in found]
+    # PyTorch does not take every type that a file may hold.
+    return names, [array.astype(np.float32 if array.dtype == np.float32 else np.float64) for array in values]
 
 
 def finite_rows(values: Tensor, names: Sequence[str], columns: Sequence[str] | None, source: str) -> Tensor:
-    """A table [C, A] itself, if it has one row of finite numbers for every name; a column without a name has a number."""
+    """Return a table that has one row of finite numbers for every name.
+
+    Args:
+        values: The table [C, A].
+        names: The C classes.
+        columns: The names of the A columns, if they have names.
+        source: The name of the relation in error messages.
+
+    Raises:
+        InputError: The sizes do not fit, or a value is not finite.
+
+    """
     if values.ndim != 2 or len(values) != len(names) or not values.shape[1]:
         shape = " x ".join(map(str, values.shape))
         raise InputError(f"relation '{source}' has a {shape} table for {len(names)} classes: give one row of numbers per class")
@@ -72,10 +83,13 @@ def finite_rows(values: Tensor, names: Sequence[str], columns: Sequence[str] | N
 
 
 def read_table(path: Path, array: str, header: bool | None) -> tuple[list[str], Tensor, list[str] | None]:
-    """Names, values [C, A] and column names, if there are any, of a `.csv`, `.tsv` or `.npz` file.
+    """Return names, values [C, A] and column names, if there are any, from a `.csv`, `.tsv` or `.npz` file.
 
-    array: what the values are called in a `.npz`
-    header: whether the first row of text holds column names; None finds out
+    Args:
+        path: The file.
+        array: The key of the values in a `.npz`.
+        header: Whether the first row of text holds column names; None decides by its content.
+
     """
     if path.suffix == ".npz":
         names, (numbers,) = read_named_arrays(path, array)
@@ -96,8 +110,8 @@ def read_table(path: Path, array: str, header: bool | None) -> tuple[list[str], 
 
 
 def _is_header(cells: Sequence[str]) -> bool:
-    """Whether cells are words, or count the columns as libraries do that were given no names."""
-    counts = [[str(start + place) for place in range(len(cells))] for start in (0, 1)]
+    """Return whether cells are words, or the numbers of the columns, as libraries write them for columns without names."""
+    counts = [[str(start + column) for column in range(len(cells))] for start in (0, 1)]
     return list(cells) in counts or not all(_is_number(cell) for cell in cells)
 
 

@@ -70,12 +70,10 @@ class WordNetRelation(Relation):
 
     Args:
         path: The folder of WordNet. By default, the usual folders are searched.
-        source: The name of the relation in error messages.
 
     """
 
-    def __init__(self, path: Path | None = None, source: str = "wordnet") -> None:
-        self.source = source
+    def __init__(self, path: Path | None = None) -> None:
         self.folder = find_wordnet(path)
         self._synsets: dict[int, Synset | None] = {}
 
@@ -122,7 +120,7 @@ class WordNetRelation(Relation):
     def _find_all(self, names: Sequence[str]) -> list[tuple[Synset, FoundBy]]:
         matches = [self._find(name) for name in names]
         if missing := [name for name, match in zip(names, matches, strict=True) if match is None]:
-            raise missing_classes(self.source, missing, REMEDY)
+            raise missing_classes("wordnet", missing, REMEDY)
         return [match for match in matches if match is not None]
 
     def _find(self, name: str) -> tuple[Synset, FoundBy] | None:
@@ -260,13 +258,9 @@ def _parse(line: str, offset: int) -> Synset | None:
     return Synset(offset, tuple(words), above, gloss.strip())
 
 
-def _open(path: Path | None = None) -> WordNetRelation:
-    return WordNetRelation(path)
-
-
 register_relation(
     "wordnet",
-    _open,
+    WordNetRelation,
     "wordnet, its path similarity by id or name (wordnet:FOLDER where it is not installed)",
     digest=lambda path: WordNetRelation(path).version,
 )
