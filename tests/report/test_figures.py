@@ -27,7 +27,7 @@ def test_similar_classes_stand_side_by_side_in_their_part(seed: int) -> None:
     assert sorted(order[:seen]) == list(range(seen))
     assert sorted(order[seen:]) == list(range(seen, 24))
     for part in (order[:seen], order[seen:]):
-        runs = [group for group, _ in itertools.groupby(member[place] for place in part)]
+        runs = [group for group, _ in itertools.groupby(member[index] for index in part)]
         assert len(runs) == len(set(runs))  # no group is torn
 
 
@@ -50,12 +50,12 @@ def test_few_classes_have_an_order_too(classes: int, seen: int) -> None:
 
 
 def test_a_column_names_the_novel_classes_and_some_seen_ones_in_letters_that_can_be_read() -> None:
-    names = [f"class {place}" for place in range(100)]
+    names = [f"class {index}" for index in range(100)]
     matrix = torch.rand(100, 100)
     figure = similarity_figure(matrix, names, 95, "title", column=True)
     axes = figure.axes[0]
     assert figure.get_figwidth() == COLUMN
-    ordered = [names[int(place)] for place in side_by_side(matrix, 95)]
+    ordered = [names[int(index)] for index in side_by_side(matrix, 95)]
     seen = {int(tick): label.get_text() for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
     assert 8 <= len(seen) <= 15
     assert all(row < 95 and label == ordered[row] for row, label in seen.items())
@@ -78,7 +78,7 @@ def test_a_column_has_room_for_any_number_of_novel_classes(classes: int, seen: i
 
 
 def test_what_is_clipped_has_an_arrow_and_is_said() -> None:
-    names = [str(place) for place in range(30)]
+    names = [str(index) for index in range(30)]
     for diagonal, end, label in ((9.0, "max", "weight, large ones clipped"), (0.5, "neither", "weight")):
         figure = similarity_figure(torch.full((30, 30), 0.5).fill_diagonal_(diagonal), names, 25, "title", "weight")
         image = figure.axes[0].images[0]
@@ -91,8 +91,8 @@ HISTORY = [{"epoch": 1, "loss": 2.0, "validation": {"h_mean": {"mean": 30.0, "ci
 
 
 def test_without_a_suffix_a_figure_is_written_as_png_and_pdf(tmp_path: Path) -> None:
-    for place in (tmp_path / "one", tmp_path / "two"):
-        draw_curves({"gcgpn": HISTORY}, place / "figure")
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        draw_curves({"gcgpn": HISTORY}, folder / "figure")
     assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["figure.pdf", "figure.png"]
     for name in ("figure.pdf", "figure.png"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

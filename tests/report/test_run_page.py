@@ -30,9 +30,9 @@ def named(toy: Dataset) -> Dataset:
 
 @pytest.fixture(scope="module")
 def folder(named: Dataset, toy_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("run") / "gcgpn-aux"
-    training.train(toy_config(), named, place)
-    return place
+    folder_path = tmp_path_factory.mktemp("run") / "gcgpn-aux"
+    training.train(toy_config(), named, folder_path)
+    return folder_path
 
 
 def write(*words: str | Path) -> Result:

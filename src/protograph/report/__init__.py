@@ -1,1 +1,1 @@
-"""Pages and figures about runs."""
+"""Pages and figures about runs and results."""

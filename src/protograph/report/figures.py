@@ -1,4 +1,4 @@
-"""Images of a run: learning curves, one test episode, the operator of that episode; and of similarities."""
+"""Figures of a run (learning curves, one test episode, the operator of that episode) and of similarities."""
 
 import io
 import math
@@ -28,17 +28,16 @@ from protograph.nn.operators import Context, Operator
 from protograph.training.config import RunConfig
 from protograph.training.run import Run
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers, and in grey
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # colour-blind readers can tell these apart, and in grey
 RIGHT, WRONG = "#009e73", "#d55e00"
 COLUMN = 3.3  # inches of a column of text
-SMALL = 7  # points, the least that can be read
+SMALL = 7  # points, the smallest readable size
 
-
-Histories = Mapping[str, list[dict[str, Any]]]  # by run: what is known of each of its epochs
+Histories = Mapping[str, list[dict[str, Any]]]  # by run: the lines of epochs.jsonl
 
 
 def draw_curves(histories: Histories, path: Path) -> None:
-    """Training loss and validation H-Mean by epoch, one line per run."""
+    """Draw training loss and validation H-Mean by epoch, one line per run."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     _draw_loss(left, histories)
     _draw_validation(right, histories)
@@ -46,7 +45,7 @@ def draw_curves(histories: Histories, path: Path) -> None:
 
 
 def curves(histories: Histories) -> list[Figure]:
-    """The same as two figures, for pages that may be too narrow to have them side by side."""
+    """Return training loss and validation H-Mean as two figures, for pages too narrow to show them side by side."""
     figures = []
     for draw in (_draw_loss, _draw_validation):
         figure, axes = plt.subplots(figsize=(4.6, 3.2), layout="constrained")
@@ -80,7 +79,7 @@ def _finish_curve(axes: Axes, label: str) -> None:
 
 @torch.inference_mode()
 def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, queries: int = 6) -> None:
-    """One test episode: the examples of each novel class, and queries with the answers they got in the joint label space."""
+    """Draw one test episode: the examples of each novel class, and queries with their answers in the joint label space."""
     episode, context = _test_episode(model, dataset, config)
     features = extract(model, dataset.store, episode.queries[0])
     logits = model.classifier(features[None], model.joint_prototypes(context))
@@ -102,11 +101,11 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
         for shot in range(shots):
             _show(grid[line, shot], dataset, int(episode.support[0, line, shot]), _name(dataset, episode, row), "black")
         novel = range(first, first + queries)
-        for group, chosen in enumerate((novel, seen_queries[line].tolist())):
-            for place, query in enumerate(chosen):
+        for group, shown in enumerate((novel, seen_queries[line].tolist())):
+            for column, query in enumerate(shown):
                 right = bool(answers[query] == targets[query])
                 truth, answer = _name(dataset, episode, int(targets[query])), _name(dataset, episode, int(answers[query]))
-                axes = grid[line, shots + 1 + group * (queries + 1) + place]
+                axes = grid[line, shots + 1 + group * (queries + 1) + column]
                 _show(
                     axes,
                     dataset,
@@ -126,17 +125,17 @@ def draw_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConf
 
 @torch.inference_mode()
 def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig, path: Path, strongest: int = 10) -> None:
-    """The learned operator of one test episode: the whole matrix, and what the novel classes take from which classes.
+    """Draw the learned operators of one test episode: their matrices, and the strongest relations of the novel classes.
 
-    One row for each operator between classes; no image where the variant has none.
+    Each operator between classes has a row. A variant without such operators gets no figure.
     """
     episode, context = _test_episode(model, dataset, config)
     classes = episode.classes.shape[1]
     related: dict[str, Tensor] = {}
     for operator in model.operators:
         assert isinstance(operator, Operator)
-        first, *others = operator.labels
-        label = first.rpartition("-")[0] if others else first  # split into blocks, it has a label for each
+        first, *rest = operator.labels
+        label = first.rpartition("-")[0] if rest else first  # an operator split into blocks has a label for each
         if not label.startswith("identity"):
             parts = [weights.dense(classes).reshape(-1, classes, classes)[0] for weights in operator.weights(context)]
             related[label] = torch.stack(parts).sum(0)
@@ -152,7 +151,7 @@ def draw_operator(model: GraphPrototypeNetwork, dataset: Dataset, config: RunCon
 
 
 def _draw_matrix(axes: Axes, matrix: Tensor, seen: int, title: str) -> None:
-    """An operator with the lines between seen and novel classes."""
+    """Draw an operator with lines between seen and novel classes."""
     classes = len(matrix)
     order = side_by_side(matrix, seen)
     ordered = matrix[order][:, order]
@@ -174,15 +173,15 @@ def _draw_strongest(axes: Axes, matrix: Tensor, episode: Episodes, dataset: Data
     values, columns = novel.topk(count, dim=1)
     axes.imshow(values.numpy(), cmap="viridis", vmin=0, aspect="auto")
     for row in range(len(novel)):
-        for place in range(count):
-            dark = values[row, place] > 0.6 * values.max()
-            text = f"{_name(dataset, episode, int(columns[row, place]))}\n{100 * values[row, place]:.0f} %"
+        for rank in range(count):
+            dark = values[row, rank] > 0.6 * values.max()
+            text = f"{_name(dataset, episode, int(columns[row, rank]))}\n{100 * values[row, rank]:.0f} %"
             size = 4.5 if _wordy(dataset) else 8
-            axes.text(place, row, text, ha="center", va="center", fontsize=size, color="black" if dark else "white")
+            axes.text(rank, row, text, ha="center", va="center", fontsize=size, color="black" if dark else "white")
     names = [_name(dataset, episode, episode.seen + row) for row in range(len(novel))]
     axes.set_yticks(range(len(novel)), names, fontsize=8 if _wordy(dataset) else 12)
     axes.set_xticks([])
-    axes.set_title(f"what each novel class takes from its {count} strongest relations", fontsize=9)
+    axes.set_title(f"the {count} strongest relations of each novel class", fontsize=9)
 
 
 def draw_similarities(similarities: Tensor, names: Sequence[str], seen: int, path: Path, title: str) -> None:
@@ -198,11 +197,18 @@ def similarity_figure(
     label: str = "similarity",
     column: bool = False,
 ) -> Figure:
-    """A similarity matrix [V, V] by class, the S seen classes first, similar ones side by side in each part.
+    """Return a figure of a similarity matrix, in which similar classes are side by side.
 
-    Colours end where 99.5 % of the values off the diagonal lie below; an arrow at their bar stands for what is above. Names
-    stand at the rows where there is room for them. With `column` it fits into a column of text, where the novel classes have,
-    fanned out, and some of the seen ones.
+    The colours end at the quantile 99.5 % of the values off the diagonal; an arrow at the colour bar stands for larger values.
+    Rows have names if there is room for them.
+
+    Args:
+        similarities: [V, V], dense or sparse, the S seen classes first.
+        names: The V class names.
+        seen: S.
+        title: The title of the figure.
+        label: The label of the colour bar.
+        column: Whether the figure fits into a column of text. Then the novel classes and some of the seen ones have names.
     """
     matrix = similarities.to_dense()
     classes = len(names)
@@ -223,23 +229,23 @@ def similarity_figure(
         axes.axvline(seen - 0.5, color="white", linewidth=1)
     axes.set_xticks(middles, labels, fontsize=small)
     if column:
-        _name_some(axes, [names[int(place)] for place in order], seen)
+        _name_some(axes, [names[int(index)] for index in order], seen)
     elif named:
-        axes.set_yticks(range(classes), [names[int(place)] for place in order], fontsize=min(60 * size / classes, 9))
+        axes.set_yticks(range(classes), [names[int(index)] for index in order], fontsize=min(60 * size / classes, 9))
     else:
         axes.set_yticks(middles, labels, rotation=90, va="center")
     axes.tick_params(length=2 if column else 0)
     axes.set_title(title, fontsize=8 if column else 9)
-    where = {"location": "bottom", "aspect": 30} if column else {"location": "right"}
+    position = {"location": "bottom", "aspect": 30} if column else {"location": "right"}
     clipped = shown.max() > image.get_clim()[1]
-    bar = figure.colorbar(image, ax=axes, shrink=0.9 if column else 0.8, extend="max" if clipped else "neither", **where)
+    bar = figure.colorbar(image, ax=axes, shrink=0.9 if column else 0.8, extend="max" if clipped else "neither", **position)
     bar.set_label(f"{label}, large ones clipped" if clipped else label, fontsize=small)
     bar.ax.tick_params(labelsize=small)
     return figure
 
 
 def _name_some(axes: Axes, names: Sequence[str], seen: int) -> None:
-    """Names at the rows of a matrix in a column of text: the novel classes', fanned out, and above them some seen ones'."""
+    """Name rows of a matrix in a column of text: the novel classes, fanned out, and above them some of the seen ones."""
     classes = len(names)
     step = classes / 15  # rows to a line of letters
     novel = range(seen, classes, max(1, math.ceil((classes - seen) / 7)))
@@ -254,15 +260,15 @@ def _name_some(axes: Axes, names: Sequence[str], seen: int) -> None:
 
 
 def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, run: Run) -> None:
-    """All images of a finished run, into its folder."""
+    """Draw all figures of a finished run into its folder."""
     draw_curves({run.config.variant: run.history}, run.folder / "curves.png")
     draw_operator(model, dataset, run.config, run.folder / "operator.png")
     if isinstance(dataset.store, ImageStore):
-        draw_episode(model, dataset, run.config, run.folder / "episode.png")  # last: where it is, all are
+        draw_episode(model, dataset, run.config, run.folder / "episode.png")  # last: where it exists, all do
 
 
 def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunConfig) -> tuple[Episodes, Context]:
-    """The first test episode and what the model's operators see of it. Model and images are on the CPU."""
+    """Return the first test episode and its context for the operators. Model and images are on the CPU."""
     spec = evaluation_spec(dataset, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
     episode = sample(spec, EVALUATION_SEED, 0)
     support = extract(model, dataset.store, episode.support.flatten()).view(*episode.support.shape, -1)
@@ -270,25 +276,25 @@ def _test_episode(model: GraphPrototypeNetwork, dataset: Dataset, config: RunCon
 
 
 def side_by_side(matrix: Tensor, seen: int) -> Tensor:
-    """An order [V] that puts similar classes next to each other, among the S seen ones and, behind them, the novel ones."""
+    """Return an order [V] that puts similar classes next to each other: the S seen classes, then the novel ones."""
     symmetric = (matrix + matrix.T).double().numpy() / 2
     parts = [_clustered(symmetric[start:stop, start:stop]) for start, stop in ((0, seen), (seen, len(matrix)))]
-    return torch.tensor([*parts[0], *(seen + place for place in parts[1])], dtype=torch.long)
+    return torch.tensor([*parts[0], *(seen + index for index in parts[1])], dtype=torch.long)
 
 
 def _clustered(similarity: NDArray[np.float64]) -> list[int]:
-    """Groups are joined two by two, always those with the greatest mean similarity, and turned so that like ends meet."""
-    mean, groups = similarity.copy(), [[place] for place in range(len(similarity))]
+    """Return an order of classes, in which the groups of greatest mean similarity are joined first, at their similar ends."""
+    mean, groups = similarity.copy(), [[index] for index in range(len(similarity))]
     np.fill_diagonal(mean, -np.inf)
     for _ in range(len(groups) - 1):
-        one, other = sorted(divmod(int(mean.argmax()), len(mean)))
-        left, right = groups[one], groups[other]
-        turned = [(a, b) for a in (left, left[::-1]) for b in (right, right[::-1])]
-        first, second = max(turned, key=lambda pair: similarity[pair[0][-1], pair[1][0]])
-        row = (len(left) * mean[one] + len(right) * mean[other]) / (len(left) + len(right))
-        groups[one] = first + second
-        mean[one], mean[:, one] = row, row
-        mean[other], mean[:, other], mean[one, one] = -np.inf, -np.inf, -np.inf
+        low, high = sorted(divmod(int(mean.argmax()), len(mean)))
+        left, right = groups[low], groups[high]
+        joined = [(a, b) for a in (left, left[::-1]) for b in (right, right[::-1])]
+        first, second = max(joined, key=lambda pair: similarity[pair[0][-1], pair[1][0]])
+        row = (len(left) * mean[low] + len(right) * mean[high]) / (len(left) + len(right))
+        groups[low] = first + second
+        mean[low], mean[:, low] = row, row
+        mean[high], mean[:, high], mean[low, low] = -np.inf, -np.inf, -np.inf
     return groups[0] if groups else []
 
 
@@ -301,23 +307,23 @@ def _show(axes: Axes, dataset: Dataset, image: int, title: str, colour: str) -> 
 
 
 def _wordy(dataset: Dataset) -> bool:
-    """Whether class names are too long to stand side by side in one line."""
+    """Return whether class names are too long to stand side by side in a line."""
     return max(len(dataset.title(class_id)) for class_id in range(len(dataset.classes))) > 3
 
 
 def _name(dataset: Dataset, episode: Episodes, row: int) -> str:
-    """A class of the episode, its words below one another where they are many."""
+    """Return the name of a class of the episode, broken into short lines."""
     return textwrap.fill(dataset.title(int(episode.classes[0, row])), 13)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as its path's suffix says; without one, as both .png and .pdf."""
+    """Write a figure in the format of its path's suffix; without a suffix, as both .png and .pdf."""
     for suffix in [path.suffix] if path.suffix else [".png", ".pdf"]:
         write_atomically(path.with_name(path.name.removesuffix(suffix) + suffix), drawn(figure, suffix.removeprefix(".")))
 
 
 def drawn(figure: Figure, kind: str) -> bytes:
-    """A figure as a file of that kind, the same whenever it is drawn."""
+    """Return a figure as a file of that format, the same bytes every time."""
     plt.close(figure)  # matplotlib keeps open ones
     content = io.BytesIO()
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}

@@ -1,4 +1,4 @@
-"""A page on a run: how it was made, what it measures, how it learned, what it takes for what, and what relations do in it."""
+"""The page on a run: its measures, learning curves, confused classes, relations behind answers, and configuration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +17,14 @@ CONFUSED, RELATED, NEIGHBOURS = 15, 12, 4  # rows of the tables, and related cla
 
 
 def run_document(run: Run, measured: Mapping[str, Any], dataset: Dataset, answers: Answers, related: list[str]) -> list[Block]:
-    """All of it.
+    """Return the blocks of the page on a run.
 
-    measured: what measures.json says
-    related:  the labels of the operators that relate a class to others; none where the variant has none
+    Args:
+        run: The run.
+        measured: The contents of its measures.json.
+        dataset: The dataset it was trained on.
+        answers: The answers of its model in test episodes.
+        related: The labels of the operators that relate a class to others; empty if the variant has none.
     """
     config = run.config
     blocks: list[Block] = [
@@ -50,7 +54,10 @@ def _measures(measured: Mapping[str, Any]) -> Table:
     rows = {f"best epoch ({measured['epoch']})": measured["measures"]}
     if last := measured.get("last_epoch"):
         rows[f"last epoch ({last['epoch']})"] = last["measures"]
-    texts = [(name, *(f"{own[key]['mean']:.2f} ± {own[key]['ci95']:.2f}" for key in MEASURES)) for name, own in rows.items()]
+    texts = [
+        (name, *(f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in MEASURES))
+        for name, measures in rows.items()
+    ]
     return Table.of(("", *MEASURES.values()), texts)
 
 
@@ -69,12 +76,12 @@ def _sides(answers: Answers) -> list[Block]:
         total = sum(answers.sides[seen, answer] for answer in (True, False))
         parts = [answers.sides[seen, True], answers.sides[seen, False], answers.right[seen]]
         rows.append((f"{label} ({total:,})", *(_percent(part, total) for part in parts)))
-    text = f"What queries of seen and of novel classes were answered as, in {answers.episodes} test episodes."
+    text = f"How queries of seen and of novel classes were answered in {answers.episodes} test episodes."
     return [Paragraph(text), Table.of(("queries", "as seen", "as novel", "right"), rows)]
 
 
 def _confused(answers: Answers, dataset: Dataset) -> Table:
-    of_class = {true: sum(n for (one, _), n in answers.pairs.items() if one == true) for true, _ in answers.pairs}
+    of_class = {true: sum(n for (first, _), n in answers.pairs.items() if first == true) for true, _ in answers.pairs}
     rows = [
         (_named(dataset, true), _named(dataset, answer), f"{times:,}", _percent(times, of_class[true]))
         for (true, answer), times in answers.confused(CONFUSED)
@@ -85,37 +92,41 @@ def _confused(answers: Answers, dataset: Dataset) -> Table:
 def _relations(answers: Answers, dataset: Dataset, related: list[str]) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(
-            "Of the commonest answers to queries of novel classes: from which classes the prototype that won took most and, "
-            "beside wrong answers, that of the true class. A share is that of a class in the lengths of all that a prototype "
-            f"adds up, by {', '.join(map(plain, related))} and, where a variant has them, the auxiliary operators; the mean "
-            "over these queries."
+            "The most frequent answers to queries of novel classes, with the classes that contributed most to the prototype "
+            "that won and, for wrong answers, to the prototype of the true class. A share is the length of the contribution of "
+            f"a class through {', '.join(map(plain, related))} and the auxiliary operators, if the variant has any, divided by "
+            "the lengths of all contributions. Shares are means over these queries."
         )
     ]
 
-    def took(shares: Tensor, own: int) -> str:
-        others = strongest(shares, own, NEIGHBOURS)
-        named = [("itself", float(shares[own])), *((plain(dataset.title(place)), share) for place, share in others)]
+    def contributions(shares: Tensor, class_id: int) -> str:
+        neighbours = strongest(shares, class_id, NEIGHBOURS)
+        named = [("itself", float(shares[class_id])), *((plain(dataset.title(index)), share) for index, share in neighbours)]
         return ", ".join(f"{name} {100 * share:.1f}\u00a0%" for name, share in named)
 
     right = [
-        (_named(dataset, pair[0]), f"{answers.pairs[pair]:,}", took(answers.winner(pair), pair[1]))
+        (_named(dataset, pair[0]), f"{answers.pairs[pair]:,}", contributions(answers.winner(pair), pair[1]))
         for pair in answers.commonest(True, RELATED)
     ]
     wrong = [
         (
-            *(_named(dataset, one) for one in pair),
+            *(_named(dataset, class_id) for class_id in pair),
             f"{answers.pairs[pair]:,}",
-            took(answers.winner(pair), pair[1]),
-            took(answers.loser(pair), pair[0]),
+            contributions(answers.winner(pair), pair[1]),
+            contributions(answers.loser(pair), pair[0]),
         )
         for pair in answers.commonest(False, RELATED)
     ]
     for title, head, rows in (
-        ("Right answers", ("novel class", "times", "took from"), right),
-        ("Wrong answers", ("novel class", "answered as", "times", "the answer took from", "the true class took from"), wrong),
+        ("Right answers", ("novel class", "times", "contributions"), right),
+        (
+            "Wrong answers",
+            ("novel class", "answered as", "times", "contributions to the answer", "contributions to the true class"),
+            wrong,
+        ),
     ):
-        sides = tuple(text == "times" for text in head)
-        blocks += [Heading(3, title), Table(head, tuple(rows), sides) if rows else Paragraph("None.")]
+        right_columns = tuple(text == "times" for text in head)
+        blocks += [Heading(3, title), Table(head, tuple(rows), right_columns) if rows else Paragraph("None.")]
     return blocks
 
 
