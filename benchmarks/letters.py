@@ -1,11 +1,11 @@
-"""Speed on the built-in letters, as ratios, on this machine: `make bench`.
+"""Measure the speed on the built-in letters as ratios: `make bench`.
 
-Training: images per second of the whole step (episodes drawn, images gathered and augmented, backbone, graph block, loss,
-backward, optimiser) against the bare backbone's forward, backward and optimiser step on one batch of as many images held in
-memory.
+Training: images per second of a training step (draw episodes, gather and augment images, backbone, graph block, loss,
+backward, optimiser), compared with the forward, backward and optimiser step of the bare backbone on one batch of as many
+images in memory.
 
-Evaluation: 600 test episodes through cached features against a loop that runs the backbone in every episode, and against a
-loop over episodes on cached features.
+Evaluation: 600 test episodes on cached features, compared with a loop that runs the backbone in every episode, and with a loop
+over episodes on cached features.
 """
 
 import json
@@ -33,7 +33,7 @@ from protograph.variants import find_variant
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    """Median time of one call, after a warm-up."""
+    """Return the median time of one call, after a warm-up."""
     times = []
     for _ in range(repeats + 1):
         began = time.perf_counter()
@@ -56,7 +56,7 @@ def training_ratio(repeats: int = 15) -> dict[str, float]:
     recipe, variant = config.recipe, find_variant(config.variant)
     steps = iter(range(1_000_000))
 
-    def whole() -> None:
+    def full_step() -> None:
         generator = seeded(0, "bench", next(steps), device=device)
         training_step(model, optimiser, store, dataset.augmentation, spec, recipe.episodes, generator, variant)
 
@@ -71,8 +71,8 @@ def training_ratio(repeats: int = 15) -> dict[str, float]:
         bare(batch).square().mean().backward()
         bare_optimiser.step()
 
-    # Alternating rounds, so that both meet the same state of the machine.
-    rounds = [(seconds(whole, repeats), seconds(backbone, repeats)) for _ in range(3)]
+    # The rounds alternate, so that both are measured in the same state of the machine.
+    rounds = [(seconds(full_step, repeats), seconds(backbone, repeats)) for _ in range(3)]
     step, alone = (statistics.median(column) for column in zip(*rounds, strict=True))
     return {
         "images_per_step": images,
@@ -91,15 +91,17 @@ def evaluation_ratio(episodes: int = 600, looped: int = 30) -> dict[str, float]:
     spec = evaluation_spec(dataset, "test", config.recipe.ways, config.shots, config.recipe.test_queries)
     drawn = fixed_episodes(spec, EVALUATION_SEED, episodes)
     store = dataset.store.to(device)
-    part = drawn.slice(0, looped).to(device)
+    first = drawn.slice(0, looped).to(device)
     layers = model.backbone.blocks  # as plain torch layers
 
     def backbone_in_every_episode() -> None:
         for index in range(looped):
-            one = part.slice(index, index + 1)
-            support = layers(store.gather(one.support.flatten())).view(*one.support.shape, -1)
-            queries = layers(store.gather(one.queries.flatten())).view(*one.queries.shape, -1)
-            episode_measures(model(support, one.mask, queries, one.classes, one.seen), one.targets, one.seen)
+            episode = first.slice(index, index + 1)
+            support = layers(store.gather(episode.support.flatten())).view(*episode.support.shape, -1)
+            queries = layers(store.gather(episode.queries.flatten())).view(*episode.queries.shape, -1)
+            episode_measures(
+                model(support, episode.mask, queries, episode.classes, episode.seen), episode.targets, episode.seen
+            )
 
     scale = episodes / looped
     loop = scale * seconds(backbone_in_every_episode, 2)
@@ -109,9 +111,9 @@ def evaluation_ratio(episodes: int = 600, looped: int = 30) -> dict[str, float]:
 
     def loop_on_cached_features() -> None:
         for index in range(looped):
-            one = cached.slice(index, index + 1)
-            logits = model(features[one.support], one.mask, features[one.queries], one.classes, one.seen)
-            episode_measures(logits, one.targets, one.seen)
+            episode = cached.slice(index, index + 1)
+            logits = model(features[episode.support], episode.mask, features[episode.queries], episode.classes, episode.seen)
+            episode_measures(logits, episode.targets, episode.seen)
 
     ours = seconds(lambda: measure(model, store, drawn), 3)
     extraction = seconds(lambda: extract(model, store, images.to(device)), 3)
@@ -125,7 +127,7 @@ def evaluation_ratio(episodes: int = 600, looped: int = 30) -> dict[str, float]:
 
 
 def main() -> None:
-    evaluated = evaluation_ratio()  # first: its loop meets memory as it usually is
+    evaluated = evaluation_ratio()  # first, while memory is in its usual state
     keep_freed_memory()  # as training does
     results = {"environment": environment(), "training": training_ratio(), "evaluation": evaluated}
     if "--json" in sys.argv:

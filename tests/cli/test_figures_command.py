@@ -57,13 +57,13 @@ def test_the_few_shot_comparison_is_printed(results: Path) -> None:
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_the_few_shot_comparison_fits_a_terminal_with_every_number_whole(width: int) -> None:
-    from protograph.cli.figures import as_table, of_shots
+    from protograph.cli.figures import of_shots, terminal_table
 
     known = {Cell("mini-imagenet", k, "gcgpn-aux"): {"novel_novel": Score((50.0 + k,), 0.5)} for k in (1, 5)}
     table = of_shots(few_shot_table({"paper": known, "fast": known}), 5)
     assert table.head == ("method", "kind", "published", "ours by `paper`", "ours by `fast`")
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(as_table(table, "title"))
+    console.print(terminal_table(table, "title"))
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
     cells = [line.strip("│").split("│") for line in lines if line.startswith("│")]

@@ -20,8 +20,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from paper.made_up import contents, make_run
-from protograph._internal.errors import InputError
+from paper.made_up import contents
 from protograph.cli import app, jobs
 from protograph.cli import reproduce as verb
 from protograph.cli import train as train_verb
@@ -29,10 +28,7 @@ from protograph.cli.jobs import Ended
 from protograph.data import DATASETS, Dataset, DatasetSource, open_dataset
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper import runner
-from protograph.paper.grid import Selection, Task, plan_tasks
-from protograph.paper.ledger import locked, read_ledger, record_run
-from protograph.paper.published import Cell
-from protograph.paper.runner import GridRun
+from protograph.paper.ledger import lock_ledger, read_ledger
 from protograph.paper.summary import write_summary
 from protograph.report import figures
 from protograph.training import loop as training
@@ -171,7 +167,7 @@ def test_where_the_first_stage_fails_those_behind_it_are_not_begun(faked: Path, 
 
 
 def test_a_second_grid_refuses(faked: Path) -> None:
-    with locked(Path("results")):
+    with lock_ledger(Path("results")):
         result = reproduce(*SMALL)
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"in use by process {os.getpid()}" in result.stderr
@@ -326,50 +322,6 @@ def test_numbers_of_another_network_are_not_mixed_into_a_ledger(faked: Path, mon
     result = reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn")
     assert result.exit_code == 2
     assert "with backbone 'conv4-32', not 'conv4-64'" in result.stderr
-
-
-def test_every_recipe_has_a_network_of_its_own_beside_which_no_other_is_mixed(tmp_path: Path) -> None:
-    results, task = tmp_path / "results", Task(Cell("cub", 1, "gcgpn-aux"), "strong", 0)
-    grid = GridRun([task, replace(task, seed=1)], results, tmp_path / "runs")
-    record_run(results, task, make_run(tmp_path / "run", task))
-    ledger = read_ledger(results)
-    assert ledger[task].config.backbone == "conv4-128-mirror"
-    assert grid.missing(ledger) == [replace(task, seed=1)]
-    record_run(results, task, make_run(tmp_path / "other", task, backbone="conv4-64-128"))
-    with pytest.raises(InputError, match="with backbone 'conv4-64-128', not 'conv4-128-mirror'"):
-        grid.missing(read_ledger(results))
-
-
-def test_each_run_gets_the_options_it_has_a_use_for(tmp_path: Path) -> None:
-    tasks = plan_tasks(Selection(("cub",), (5,), ("dfslwof-att", "gcgpn")), "fast", 1)
-    changes = {"batch_size": "8", "seen_queries": "9", "epochs": "2"}
-    grid = GridRun(tasks, tmp_path / "results", tmp_path / "runs", changes, Path("images"), "cpu")
-    lines, after = grid.commands(tasks)
-    assert list(lines) == ["cub cosine fast-0", "cub 5-shot dfslwof-att fast-0", "cub 5-shot gcgpn fast-0"]
-    assert after == {"cub 5-shot dfslwof-att fast-0": "cub cosine fast-0"}
-    first, second, third = ({word for word in words if "--set" in word} for words in lines.values())
-    assert first == {"--set=batch_size=8", "--set=epochs=2"}
-    assert second == {"--set=batch_size=8", "--set=seen_queries=9", "--set=epochs=2"}
-    assert third == {"--set=seen_queries=9", "--set=epochs=2"}
-    start = tmp_path / "runs" / "cub" / "cosine" / "fast-0"
-    assert f"--out={start}" in lines["cub cosine fast-0"]
-    assert f"--start={start}" in lines["cub 5-shot dfslwof-att fast-0"]
-    assert f"--root={Path('images').resolve()}" in lines["cub 5-shot gcgpn fast-0"]
-    assert "--shots=5" in lines["cub 5-shot gcgpn fast-0"]
-
-
-def test_what_a_recipe_pretrains_is_trained_once_for_all_that_start_from_it(tmp_path: Path) -> None:
-    tasks = plan_tasks(Selection(("cub",), (1, 5), ("dfslwof-att", "gcgpn", "pn+")), "fast", 1)
-    grid = GridRun(tasks, tmp_path / "results", tmp_path / "runs", {"pretrain": "cosine"})
-    lines, after = grid.commands(tasks)
-    assert [name for name in lines if "cosine" in name] == ["cub cosine fast-0"]
-    behind = {f"cub {k}-shot {variant} fast-0" for k in (1, 5) for variant in ("dfslwof-att", "gcgpn")}
-    assert after == dict.fromkeys(behind, "cub cosine fast-0")
-    start = f"--start={tmp_path / 'runs' / 'cub' / 'cosine' / 'fast-0'}"
-    assert {name for name, words in lines.items() if start in words} == behind
-    assert {name for name, words in lines.items() if "--set=pretrain=cosine" in words} == {
-        name for name in behind if "gcgpn" in name
-    }
 
 
 def grid_in_a_process(arguments: list[str]) -> multiprocessing.process.BaseProcess:

@@ -2,16 +2,22 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+from scipy.stats import t as students_t
+
 from protograph._internal.files import write_json
 from protograph.data import DATASETS
 from protograph.evaluation.metrics import MEASURES
+from protograph.paper.claims import CONCLUSIONS, Conclusion
 from protograph.paper.grid import Task
 from protograph.paper.ledger import read_ledger, read_notes, record_run
 from protograph.paper.published import Cell
+from protograph.paper.statistics import Difference
 from protograph.paper.summary import summary_blocks
 from protograph.report.document import as_markdown
 from protograph.training.config import RunConfig, recipe_for
@@ -65,3 +71,17 @@ def contents(results: Path) -> dict[str, dict[str, Any]]:
 def text_of(results: Path) -> str:
     """What RESULTS.md says of a ledger."""
     return as_markdown(summary_blocks(read_ledger(results), read_notes(results)))
+
+
+def named_conclusion(part: str) -> Conclusion:
+    """The conclusion whose claim has these words."""
+    (found,) = [conclusion for conclusion in CONCLUSIONS if part in conclusion.claim]
+    return found
+
+
+def assert_interval(found: Difference, variances: list[tuple[float, float]], mean: float) -> None:
+    """A difference against the formula: variances with the degrees of freedom they are known from."""
+    total = sum(variance for variance, _ in variances)
+    freedom = total**2 / sum(variance**2 / known for variance, known in variances)
+    assert found.mean == pytest.approx(mean)
+    assert found.half() == pytest.approx(students_t.ppf(0.975, min(freedom, 1e9)) * math.sqrt(total))

@@ -12,7 +12,7 @@ from protograph._internal.errors import InputError
 from protograph.data import DATASETS
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
-from protograph.paper.ledger import entry_path, locked, read_ledger, record_run, scores, upgrade_ledger
+from protograph.paper.ledger import entry_path, lock_ledger, read_ledger, record_run, scores, upgrade_ledger
 from protograph.paper.published import Cell
 from protograph.paper.runner import GridRun
 from protograph.paper.trials import recipe_changes
@@ -206,12 +206,12 @@ def test_scores_are_means_over_seeds(tmp_path: Path) -> None:
 
 
 def test_a_second_grid_is_refused_while_the_first_is_at_work(tmp_path: Path) -> None:
-    with locked(tmp_path):
-        with pytest.raises(InputError, match=f"in use by process {os.getpid()} on .* since .*--results"), locked(tmp_path):
+    with lock_ledger(tmp_path):
+        with pytest.raises(InputError, match=f"in use by process {os.getpid()} on .* since .*--results"), lock_ledger(tmp_path):
             pass
         assert (tmp_path / ".lock").exists()
     assert list(tmp_path.iterdir()) == []
-    with locked(tmp_path):
+    with lock_ledger(tmp_path):
         pass
 
 
@@ -223,7 +223,7 @@ def test_of_many_that_find_a_dead_lock_one_takes_it_over(tmp_path: Path) -> None
         nonlocal holding, most
         together.wait()
         try:
-            with locked(tmp_path):
+            with lock_ledger(tmp_path):
                 holding += 1
                 most = max(most, holding)
                 for _ in range(7):  # until all others were refused; one that is let in instead waits for ever no more

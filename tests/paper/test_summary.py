@@ -12,9 +12,9 @@ from protograph._internal.errors import InputError
 from protograph.evaluation.metrics import MEASURES, Measure
 from protograph.paper.grid import Task
 from protograph.paper.ledger import read_ledger, read_notes, record_run, scores, table_path
-from protograph.paper.published import Cell, few_shot_rows, published
+from protograph.paper.published import Cell, published
 from protograph.paper.summary import summary_blocks, write_summary
-from protograph.paper.tables import few_shot_table, interval_mark, shortfalls
+from protograph.paper.tables import shortfalls
 from protograph.paper.texts import RECIPE_TEXTS
 from protograph.paper.trials import Trial, write_trials
 from protograph.report.document import as_markdown
@@ -39,13 +39,6 @@ def test_marks_and_rows_are_those_of_a_naive_recomputation(tmp_path: Path) -> No
     assert "1 of the paper's 44 cells" in "\n".join(lines)
     planned = "every cell of the paper once, 1 of 44; two more seeds of the key cells, which the paper argues with, 0 of 18; "
     assert planned in "\n".join(lines)
-
-
-def test_the_edges_of_the_interval_are_within() -> None:
-    paper = published()[AUX]["h_mean"]
-    assert interval_mark(paper.mean + paper.ci95, paper) == interval_mark(paper.mean - paper.ci95, paper) == "within"
-    assert interval_mark(paper.mean + paper.ci95 + 0.01, paper) == "above"
-    assert interval_mark(paper.mean - paper.ci95 - 0.01, paper) == "below"
 
 
 def test_the_best_of_the_papers_rows_is_bold_as_in_the_paper() -> None:
@@ -315,19 +308,6 @@ def test_notes_that_cannot_be_read_are_refused(tmp_path: Path, content: str, nam
     (tmp_path / "notes.json").write_text(content)
     with pytest.raises(InputError, match=re.escape(named)):
         read_notes(tmp_path)
-
-
-def test_the_few_shot_table_has_the_published_rows_and_ours(tmp_path: Path) -> None:
-    results = make_ledger(
-        tmp_path / "results", {(SPLIT, "fast"): {"novel_novel": [74.0, 75.0]}, (AUX, "fast"): {"h_mean": [1.0]}}
-    )
-    table = few_shot_table({"fast": scores(read_ledger(results), "fast")})
-    assert [row[0] for row in table.rows] == [row.model for row in few_shot_rows()]
-    by_name = {row[0]: row[2:] for row in table.rows}
-    assert by_name["Matching Network"] == ("46.60", "60.00", "", "")  # published without intervals
-    assert by_name["GcGPN-aux-split"] == ("**60.40 ± 0.71**", "**73.31 ± 0.62**", "", "74.50 ± 0.71 ▲")
-    assert by_name["GcGPN-aux"][2:] == ("", "")  # that of CUB is none of miniImageNet
-    assert "| Parameter prediction | FSL | 54.53 ± 0.40 | 67.87 ± 0.20 |  |  |" in text_of(results)
 
 
 def test_other_side_information_has_a_table_of_its_own(tmp_path: Path) -> None:

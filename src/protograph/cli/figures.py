@@ -76,7 +76,7 @@ class FigureWriter:
         if not as_json:
             for shots, caption in ((1, None), (5, LEGEND)):
                 title = f"{shots}-shot 5-way Novel-Novel on miniImageNet beside few-shot methods"
-                show(None, as_table(of_shots(table, shots), title, caption), False)
+                show(None, terminal_table(of_shots(table, shots), title, caption), False)
 
 
 @reported
@@ -151,7 +151,7 @@ def of_shots(grid: DocumentTable, shots: int) -> DocumentTable:
     return replace(kept, head=tuple(text.removesuffix(of_k) for text in kept.head))
 
 
-def as_table(grid: DocumentTable, title: str, caption: str | None = None) -> Table:
+def terminal_table(grid: DocumentTable, title: str, caption: str | None = None) -> Table:
     """Return a document's table for the terminal, with the same texts in bold."""
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for text, right in zip(grid.head, grid.right, strict=True):

@@ -11,7 +11,7 @@ from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.jobs import Engine, Processes, run_each
 from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, Root, find_device, parse_changes
 from protograph.paper.grid import OTHER_TABLES, Selection, plan_tasks
-from protograph.paper.ledger import entry_path, locked, read_ledger, table_path
+from protograph.paper.ledger import entry_path, lock_ledger, read_ledger, table_path
 from protograph.paper.published import TITLES
 from protograph.paper.runner import GridRun, key_measures, run_grid
 from protograph.paper.summary import write_summary
@@ -139,7 +139,7 @@ def train_grid(grid: GridRun, engine: str, jobs: int, as_json: bool) -> None:
 
     """
     progress = ShownProgress(quiet=as_json)
-    with locked(grid.results):
+    with lock_ledger(grid.results):
         ledger = read_ledger(grid.results)
         grid.open_datasets(ledger, progress)
         opened = open_engine(engine, jobs, grid.device, progress)

@@ -295,7 +295,7 @@ def _score(seeds: Sequence[Entry], name: str) -> Score:
 
 
 @contextmanager
-def locked(results: Path) -> Iterator[None]:
+def lock_ledger(results: Path) -> Iterator[None]:
     """Keep every other grid from writing to a ledger.
 
     Raises:

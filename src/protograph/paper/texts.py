@@ -2,16 +2,13 @@
 
 MADE_FROM = "Made from the ledger in"
 FEWER_IMAGES = {"mini-imagenet": "100 training images per class fewer than the paper had"}
-STRONG = (
-    "`fast`, mostly trained longer, but not as long as the paper's models, and with additions that the paper did not have: "
-    "training images are also scaled, stretched, recoloured and partly erased; every block has 128 channels instead of 64 in "
-    "two of them; test features are the mean of an image's and its mirror image's; PN+ trains on episodes of 20 classes; and "
-    "on miniImageNet, GcGPN starts from a trained cosine classifier"
-)
 RECIPE_TEXTS = {
     "paper": "the paper's training",
     "fast": "a tenth to a fifth of the paper's training, in larger steps",
-    "strong": STRONG,
+    "strong": "`fast`, mostly trained longer, but not as long as the paper's models, and with additions that the paper did "
+    "not have: training images are also scaled, stretched, recoloured and partly erased; every block has 128 channels instead "
+    "of 64 in two of them; test features are the mean of an image's and its mirror image's; PN+ trains on episodes of 20 "
+    "classes; and on miniImageNet, GcGPN starts from a trained cosine classifier",
 }
 REACHES = (
     "A cell reaches the paper if its means over seeds of H-Mean and Joint-Joint are both at least the paper's value minus its "
