@@ -48,7 +48,7 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
 
 def test_the_example_in_the_docstring_runs() -> None:
     done = doctest.testmod(classifier)
-    assert (done.failed, done.attempted) == (0, 4)
+    assert (done.failed, done.attempted) == (0, 5)
 
 
 CASES = (
@@ -339,11 +339,11 @@ def test_mistakes_are_named() -> None:
         (lambda: known.add_class("x", features[:1], [1.0, 2.0]), "takes no attributes of class 'x'"),
         (lambda: known.add_class("x", features[:1], "text"), "has no source that could answer for 'text'"),
         (lambda: plain.add_class("x", features[:1], {"a": 1.0}), "'gcgpn-cos-aux' uses no side information"),
-        (lambda: known.remove_class("q"), "there is no class 'q': there are 'a', 'b'"),
+        (lambda: known.remove_class("q"), "there is no class 'q': the classes are 'a', 'b'"),
         (lambda: known.rename_class("a", "b"), "there is a class 'b' already"),
-        (lambda: known.explain(features[:2]), "one image is explained at a time, not 2"),
-        (lambda: quick(variant="pn+").fit(features, labels), "variant 'pn\\+' is not one that is trained"),
-        (lambda: quick(variant="dfslwof-att").fit(features, labels), "variant 'dfslwof-att' is not one"),
+        (lambda: known.explain(features[:2]), "explain takes one image at a time, not 2"),
+        (lambda: quick(variant="pn+").fit(features, labels), "variant 'pn\\+' is not trained"),
+        (lambda: quick(variant="dfslwof-att").fit(features, labels), "variant 'dfslwof-att' is not trained"),
         (lambda: quick(variant="gcgpn-aux").fit(features, labels), "needs side information"),
         (lambda: quick(variant="aux-only").fit(features, labels, DENSE), "'aux-only' uses no side information"),
         (lambda: quick(update="some").fit(features, labels), "unknown update 'some'"),

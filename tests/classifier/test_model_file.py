@@ -219,7 +219,7 @@ def test_contents_that_do_not_fit_are_refused(kept: Path, change: Any, reason: s
 
 def test_an_operator_of_somebody_else_is_named(kept: Path) -> None:
     rewritten(kept, lambda values, tensors: values["variant"]["operators"][0].update(kind="magic"))
-    with pytest.raises(InputError, match=r"made with the operator 'magic', .*: import what registers it"):
+    with pytest.raises(InputError, match=r"made with the operator 'magic', .*: import the module that registers it"):
         Classifier.load(kept)
 
 

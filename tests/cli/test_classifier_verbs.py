@@ -281,7 +281,7 @@ def test_explanations_sum_to_the_cosine(fitted: Path, birds: Path) -> None:
         assert sum(part["value"] for part in each["parts"]) == pytest.approx(each["cosine"], abs=1e-4)
         assert sum(part["value"] for part in each["parts"] if part["class"] == each["class"]) == pytest.approx(each["own"])
     assert "from related classes" in protograph("explain", fitted, birds / "gull" / "3.png").stdout
-    check_refused(protograph("explain", fitted, birds / "gull"), "one image is explained at a time, not 8")
+    check_refused(protograph("explain", fitted, birds / "gull"), "explain takes one image at a time, not 8")
 
 
 @pytest.mark.parametrize(
@@ -523,7 +523,7 @@ def test_bad_images_of_a_class_are_named_or_left_out(tmp_path: Path) -> None:
         (["vectors.npz", "--out=one.pg"], ["no file of features at vectors.npz"]),
         (["BIRDS", "--out=."], [". is a folder: name a file"]),
         (["BIRDS", "--out=one.pg", "--backbone=resnet"], ["unknown backbone 'resnet'"]),
-        (["BIRDS", "--out=one.pg", "--variant=pn+"], ["variant 'pn+' is not one that"]),
+        (["BIRDS", "--out=one.pg", "--variant=pn+"], ["variant 'pn+' is not trained for"]),
         (["BIRDS", "--out=one.pg", "--relations=kin"], ["unknown relation 'kin'"]),
         (["BIRDS", "--out=one.pg", "--unknown=1.5"], ["false-alarm rate must lie between 0 and 1, not 1.5"]),
         (["BIRDS", "--out=one.pg", "--update=some"], ["unknown update 'some'"]),
@@ -571,7 +571,7 @@ def test_the_network_is_trained_in_two_stages_where_that_is_asked_for(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--variant=dfslwof-att"], "is not one that is trained for the joint label space, in one stage"),
+        (["--variant=dfslwof-att"], "is not trained for the joint label space in one stage"),
         (["--backbone=timm:resnet18"], "backbone 'timm:resnet18' is pretrained and stays frozen: leave out --train-backbone"),
         (["--set=epochs"], "--set takes NAME=VALUE"),
         (["--update=novle"], "unknown update 'novle': did you mean novel"),

@@ -1,4 +1,4 @@
-"""The classifier people keep: fit it once, add classes as they come, ask it, save it in one file."""
+"""The classifier that users keep: fit it once, add classes later, predict, save it in one file."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,39 +62,48 @@ class Predictions:
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that takes in new classes from a few examples, without training, among all it knows.
+    """A classifier that learns new classes from a few examples, without training, beside all it knows.
 
-    Fitting learns a prototype for every class and how prototypes that relate help one another, on simulated episodes in which
-    some classes act as new. An added class is the mean of its examples; the graph of all classes then updates all prototypes.
-    Where there are fewer than three classes, or most have a single image, class means and the graph's starting values serve.
+    Fitting learns a prototype for every class, and how related prototypes help one another, on simulated episodes in which
+    some classes act as new. An added class starts as the mean of its examples; the graph of all classes then updates all
+    prototypes. With fewer than three classes, or a single image in most of them, class means and the graph's initial values
+    are used.
 
-    encoder:  None where X holds feature vectors [n, D]; otherwise what makes features of images: an `Encoder` or its name,
-              such as "conv4". X are then paths, PIL images, uint8 arrays [H, W] or [H, W, 3], or tensors [C, H, W]; a table
-              of floats is still taken as features
-    variant:  the model, by name: one with the cosine classifier that is trained for the joint label space in one stage. By
-              default gcgpn-aux with relations and gcgpn-cos-aux without
-    update:   whether adding or removing a class updates "all" prototypes, as the paper does, or, with "novel", leaves all
-              others exactly as they are; then the order in which classes come matters
-    unknown:  a false-alarm rate, such as 0.05: `predict` answers `unknown_label` for images less like any prototype than so
-              many of held-out images of the seen classes. A fifth of each class is held out for it. Classes added from one
-              or two examples lose more of their images to it, since such prototypes are less like any image
-    balance:  whether to weigh added classes against seen ones by one bias. It is chosen with a model that is fitted before,
-              without a fifth of the classes, and to which these are new
-    shots:    fewest and most examples of a class acting as new
-    copies:   augmented copies of each image to train on, where there is an encoder
-    steps:    of the training; by default twice the number of classes, from 50 to 300: the fewer classes there are, the sooner
-              new ones suffer from what is learned of them
-    learning_rate, seed: of the training
+    Args:
+        encoder: None where X holds feature vectors [n, D]. Otherwise what makes features of images: an `Encoder`, or its
+            name, such as "conv4". X then holds paths, PIL images, uint8 arrays [H, W] or [H, W, 3], or tensors [C, H, W]; a
+            table of floats is still taken as features.
+        variant: The model, by name: one with the cosine classifier, trained for the joint label space in one stage. The
+            default is gcgpn-aux with relations and gcgpn-cos-aux without.
+        update: "all": adding or removing a class updates all prototypes, as in the paper. "novel": all other prototypes
+            stay exactly as they are; then the order in which classes are added matters.
+        unknown: A false-alarm rate, such as 0.05. `predict` answers `unknown_label` for images less like any prototype than
+            this share of held-out images of the seen classes. A fifth of each class is held out for it. Classes added from
+            one or two examples lose more of their images, since their prototypes are less like any image.
+        unknown_label: The answer for such images.
+        balance: Whether one bias weighs added classes against seen ones. It is chosen with a model that is fitted first
+            without a fifth of the classes, which are new to it.
+        shots: The fewest and the most examples of a class acting as new.
+        copies: The number of augmented copies of each image to train on, where there is an encoder.
+        steps: The number of training steps. The default is twice the number of classes, from 50 to 300: with fewer classes,
+            long training hurts new classes sooner.
+        learning_rate: The learning rate of the training.
+        seed: The seed of everything that is drawn.
 
-    classes_:    labels, the fitted ones sorted, then the added ones in the order they came
-    prototypes_: [V, D], in that order
-    threshold_, bias_: what was calibrated, or None and 0
+    Attributes:
+        classes_: The labels, the fitted ones sorted, then the added ones in the order they were added.
+        prototypes_: The prototypes [V, D] of these classes.
+        threshold_: The calibrated threshold on likeness, or None.
+        bias_: The calibrated bias on added classes, or 0.
 
-    >>> import numpy as np
-    >>> from protograph import Classifier
-    >>> animals = Classifier().fit(np.eye(4), ["cat", "cat", "dog", "dog"])
-    >>> animals.add_class("owl", [[1.0, 0.0, -2.0, -2.0]]).predict([[1.0, 0.0, -1.0, -3.0], [0.0, 0.0, 1.0, 0.0]]).tolist()
-    ['owl', 'dog']
+    Examples:
+        >>> import numpy as np
+        >>> from protograph import Classifier
+        >>> animals = Classifier().fit(np.eye(4), ["cat", "cat", "dog", "dog"])
+        >>> animals = animals.add_class("owl", [[1.0, 0.0, -2.0, -2.0]])
+        >>> animals.predict([[1.0, 0.0, -1.0, -3.0], [0.0, 0.0, 1.0, 0.0]]).tolist()
+        ['owl', 'dog']
+
     """
 
     classes_: Array
@@ -130,11 +139,20 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.seed = seed
 
     def fit(self, X: Any, y: Any, relations: Any = None, progress: Progress | None = None) -> Self:  # noqa: N803
-        """Learn the classes of labels y [n] from images or features X [n].
+        """Learn classes from examples and return the classifier.
 
-        relations: how classes relate: a name as the command knows it ("wordnet", "attributes:FILE"), a `Relation`, similarities
-            [V, V] in the order of the sorted labels, or by pair ({(a, b): s} or {a: {b: s}}; pairs not named have no edge);
-            several as a list, or as a dict by label. Classes that a source lacks are warned of, and unrelated
+        Args:
+            X: Images or features [n, D].
+            y: The label [n] of each.
+            relations: How the classes relate: a name from the command line ("wordnet", "attributes:FILE"), a `Relation`,
+                similarities [V, V] in the order of the sorted labels, or similarities by pair ({(a, b): s} or {a: {b: s}};
+                other pairs have no edge). Several relations are a list, or a dict by label. A class that a source does not
+                know is unrelated, with a warning.
+            progress: What shows how far the fitting is.
+
+        Raises:
+            InputError: A parameter, the examples or the relations are wrong.
+
         """
         progress = progress or Silent()
         self.check()
@@ -149,54 +167,72 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows: dict[int, list[int]] = {class_id: [] for class_id in range(len(names))}
         for row, class_id in enumerate(targets.tolist()):
             rows[class_id].append(row)
-        held: dict[int, list[int]] = {}
+        held_out: dict[int, list[int]] = {}
         if self.unknown is not None:
-            rows, held = hold_out_images(rows, self.seed)
+            rows, held_out = hold_out_images(rows, self.seed)
         similarities = {label: relation.similarities for label, relation in kept.items()}
         shots = cast(tuple[int, int], tuple(self.shots))
         fit, store = Fit(variant, similarities, recipe, self.steps != 0, shots, self.seed), FeatureStore(features, copies)
         self.bias_ = fit.bias(store, rows, progress) if self.balance else 0.0
         self.space_ = JointSpace(fit.model(store, rows, progress), variant, names, kept)
         self.classes_ = classes
-        self._calibrate(features[[row for images in held.values() for row in images]])
+        self._calibrate(features[[row for images in held_out.values() for row in images]])
         return self
 
     @classmethod
     def from_run(cls, run: Run | Path | str, dataset: Dataset, progress: Progress | None = None, **parameters: Any) -> Self:
-        """A classifier of a trained run: its learned prototypes and graph block, its backbone, the relations it was given.
+        """Return the classifier of a trained run, with its prototypes, graph block, backbone and relations.
 
-        It answers as `evaluate` measures the run. What `parameters` ask to calibrate (`unknown`, `balance`) is calibrated on
-        the dataset's validation images and classes. Its classes are the dataset's seen ones, in the dataset's order.
+        It answers as `evaluate` measures the run. Its classes are the dataset's seen ones, in the dataset's order.
+
+        Args:
+            run: The run, or its folder.
+            dataset: The dataset it was trained on.
+            progress: What shows how far the calibration is.
+            parameters: Parameters of the classifier. `unknown` and `balance` are calibrated on the dataset's validation
+                images and classes.
+
+        Raises:
+            InputError: The run has no cosine classifier, or belongs to another dataset.
+
         """
         run = run if isinstance(run, Run) else Run.open(Path(run))
         dataset = with_kept_split(dataset, run.folder, run.config.fingerprint, progress or Silent())
         config, names = run.config, dataset.classes[: dataset.seen]
-        made = cls(variant=config.variant, shots=(config.shots, config.shots), seed=config.seed, **parameters)
-        made.check(names)
-        model, made.encoder_ = open_run(run, dataset)
-        made.encoder = made.encoder_
+        classifier = cls(variant=config.variant, shots=(config.shots, config.shots), seed=config.seed, **parameters)
+        classifier.check(names)
+        model, classifier.encoder_ = open_run(run, dataset)
+        classifier.encoder = classifier.encoder_
         sizes = config.shots, config.recipe.ways, config.recipe.test_queries, config.recipe.validation_episodes
-        made.bias_ = choose_bias(model, dataset, *sizes, progress=progress) if made.balance else 0.0
+        classifier.bias_ = choose_bias(model, dataset, *sizes, progress=progress) if classifier.balance else 0.0
         held_out, rows = torch.zeros(0, model.prototypes.shape[1]), dataset.seen_validation.all_images()
         if isinstance(dataset.store, FeatureStore):
             held_out = dataset.store.features[rows]  # which the model's own backbone centres
         else:
-            if made.unknown is not None:
+            if classifier.unknown is not None:
                 held_out = extract(model, dataset.store, rows, progress)
             model.backbone = Centred(torch.zeros(held_out.shape[1]))
-        made.n_features_in_ = held_out.shape[1]
-        made.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
-        made.classes_ = np.array(names)
-        made._calibrate(held_out)
-        return made
+        classifier.n_features_in_ = held_out.shape[1]
+        classifier.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
+        classifier.classes_ = np.array(names)
+        classifier._calibrate(held_out)
+        return classifier
 
     def add_class(self, name: Any, examples: Any = (), relations: Any = None) -> Self:
-        """Take in a new class from its examples, without training; from none, it is placed by its relations alone.
+        """Add a class from its examples, without training, and return the classifier.
 
-        relations: similarities to other classes ({class: s}, the same both ways), a name or text under which the source of the
-            relation knows it, or its attributes as a vector; of several relations, a dict of these by label. By default the
-            source is asked for the name. A pair of which nothing is known has no edge or, in a dense relation, the lowest
-            similarity of two seen classes; a class that the source lacks is warned of
+        Args:
+            name: The label of the class.
+            examples: Images or features [K, D]. Without any, relations alone make the prototype.
+            relations: Similarities to other classes ({class: s}, the same in both directions), a name or text by which the
+                relation's source knows the class, or its attributes as a vector; for several relations, a dict of these by
+                label. By default the source is asked for the class's name. A pair with no known similarity has no edge or, in
+                a dense relation, the lowest similarity of two seen classes. A class that the source does not know causes a
+                warning.
+
+        Raises:
+            InputError: The class exists, or nothing is known of it.
+
         """
         check_is_fitted(self)
         label = as_label(name, self.classes_)
@@ -244,29 +280,29 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent())
 
     def remove_class(self, name: Any) -> Self:
-        """Forget a class, fitted or added; the others keep their order."""
+        """Remove a class, fitted or added, and return the classifier. The others keep their order."""
         check_is_fitted(self)
         name = str(as_label(name, self.classes_))
-        place = self.space_.place(name)
+        index = self.space_.index(name)
         self.space_.remove(name, self._only_new())
-        self.classes_ = np.delete(self.classes_, place)
+        self.classes_ = np.delete(self.classes_, index)
         return self
 
     def rename_class(self, old: Any, new: Any) -> Self:
-        """Call a class otherwise; its place and its prototype stay."""
+        """Rename a class and return the classifier. Its position and its prototype stay."""
         check_is_fitted(self)
         old, label = str(as_label(old, self.classes_)), as_label(new, self.classes_)
-        place = self.space_.place(old)
+        index = self.space_.index(old)
         self._check_names([str(label)])
         labels = self.classes_.tolist()
-        labels[place] = label
+        labels[index] = label
         classes = as_labels(labels, self.classes_.dtype.str)
         self.space_.rename(old, str(label))
         self.classes_ = classes
         return self
 
     def predict(self, X: Any) -> Array:  # noqa: N803
-        """The label [n] of each image, or `unknown_label` where it is less like any class than the threshold."""
+        """Return the label [n] of each image, or `unknown_label` where its likeness to every class is below the threshold."""
         check_is_fitted(self)
         features = self._features(X)
         likeness = None if self.threshold_ is None else self.space_.likeness(features)
@@ -285,59 +321,65 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Predictions(self._labels(logits, likeness), logits.softmax(1).numpy(), likeness.numpy())
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
-        """The probability [n, V] of every class, in the order of `classes_`; of "unknown" it knows nothing."""
+        """Return the probability [n, V] of every class, in the order of `classes_`. "unknown" has none."""
         check_is_fitted(self)
         probabilities: Array = self.space_.logits(self._features(X), self.bias_).softmax(1).numpy()
         return probabilities
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """The share of right answers, weighed; "unknown" is a wrong one, unless an image is labelled so."""
+        """Return the weighted share of right answers. "unknown" counts as wrong unless the image is labelled so."""
         right = [answer == label for answer, label in zip(self.predict(X).tolist(), as_array(y), strict=True)]
         return float(np.average(right, weights=sample_weight))
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
-        """Logits [n, V]; of two classes, as scikit-learn has it, how much more the second [n] is preferred."""
+        """Return logits [n, V]; for two classes, as in scikit-learn, those of the second less those of the first [n]."""
         check_is_fitted(self)
         logits: Array = self.space_.logits(self._features(X), self.bias_).numpy()
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def explain(self, x: Any, top: int = 5) -> list[Nearest]:
-        """The prototypes nearest to one image, each with what its own examples and which related classes brought."""
+        """Return the prototypes nearest to one image, with the contributions of their own examples and of related classes.
+
+        Args:
+            x: One image, or its features [D].
+            top: The number of prototypes.
+
+        """
         check_is_fitted(self)
         features = self._features(self._single(x))
         if len(features) != 1:
-            raise InputError(f"one image is explained at a time, not {len(features)}")
+            raise InputError(f"explain takes one image at a time, not {len(features)}")
         return explain(self.space_, features[0], self.bias_, top)
 
     def relation_share(self, name: Any) -> float:
-        """How much of a class's prototype other classes bring through relations, from 0 to 1, had it been added last.
+        """Return the share of a class's prototype, from 0 to 1, that relations bring from other classes, had it come last.
 
-        By length: no image's cosine to a prototype of which they bring 1 % has a part of more than 0.01 or so from them. A
-        fitted class acts as new with its learned prototype as its example; how many examples there are hardly matters, unless
-        there are none: then relations bring all.
+        It is a share of lengths: at 1 %, relations change no image's cosine to the prototype by more than about 0.01. A fitted
+        class acts as new with its learned prototype as its example. The number of examples hardly matters; without any,
+        relations bring all.
         """
         check_is_fitted(self)
-        return relation_share(self.space_, self.space_.place(str(as_label(name, self.classes_))))
+        return relation_share(self.space_, self.space_.index(str(as_label(name, self.classes_))))
 
     def unknown_score(self, X: Any) -> Array:  # noqa: N803
-        """How much each image [n] is like some class: the largest cosine to a prototype, what all have in common included."""
+        """Return how like some class each image [n] is: the largest cosine to a prototype, before both are centred."""
         check_is_fitted(self)
         scores: Array = self.space_.likeness(self._features(X)).numpy()
         return scores
 
     def auroc(self, known: Any, unknown: Any) -> float:
-        """The chance that an image of a known class is more like some class than one of an unknown class."""
+        """Return the chance that an image of a known class is more like some class than an image of an unknown class."""
         scores = (torch.from_numpy(self.unknown_score(images)) for images in (known, unknown))
         return auroc(*scores).item()
 
     @property
     def prototypes_(self) -> Array:
-        """Updated prototypes [V, D]."""
+        """The updated prototypes [V, D]."""
         prototypes: Array = self.space_.prototypes.numpy()
         return prototypes
 
     def save(self, path: Path | str) -> None:
-        """Write the classifier into one file, which is replaced as a whole."""
+        """Write the classifier into one file, which is replaced atomically."""
         check_is_fitted(self)
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "encoder"}
         if isinstance(self.variant, Variant):
@@ -353,7 +395,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """The classifier of a file that `save` wrote."""
+        """Return the classifier of a file that `save` wrote, with this version or an older one.
+
+        Raises:
+            InputError: The file is missing, damaged, or of a newer version.
+
+        """
         contents = read_model(Path(path))
         values, known = contents.values, cls().get_params(deep=False)
         parameters = {name: value for name, value in values["parameters"].items() if name in known}
@@ -372,7 +419,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def edit(cls, path: Path | str) -> Iterator[Self]:
         """Change a file: `with Classifier.edit("birds.pg") as birds: birds.add_class(...)`.
 
-        Other processes that change it wait; those that read it see it as it was, and then as it is. After an error it stays.
+        Other processes that change the file wait. Processes that read it see the old or the new version. After an error the
+        file is unchanged.
         """
         with locked(Path(path)):
             classifier = cls.load(path)
@@ -380,7 +428,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classifier.save(path)
 
     def _training_set(self, X: Any, y: Any, progress: Progress) -> tuple[Tensor, Tensor | None, Array]:  # noqa: N803
-        """Features [n, D], copies of them [n, R, D] where images can be augmented, and labels [n]."""
+        """Return features [n, D], those of copies [n, R, D] where images can be augmented, and labels [n]."""
         images = None if self.encoder_ is None else as_images(X)
         if images is None:
             table, labels = validate_data(self, as_array(X), as_array(y), dtype=np.float32)
@@ -389,18 +437,18 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             assert self.encoder_ is not None
             labels = column_or_1d(as_array(y))
             if len(labels) != len(images):
-                raise InputError(f"{len(images)} images have {len(labels)} labels: give one each")
+                raise InputError(f"{len(images)} images have {len(labels)} labels: give one label per image")
             features = self.encoder_.encode(images, progress)
             augmented = self.copies and self.steps != 0
             copies = self.encoder_.encode_augmented(images, self.copies, self.seed, progress) if augmented else None
             self.n_features_in_ = features.shape[1]
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The number of unique classes")  # a class may well have a single image
+            warnings.filterwarnings("ignore", "The number of unique classes")  # a class may have a single image
             check_classification_targets(labels)
         return features, copies, labels
 
     def _features(self, X: Any) -> Tensor:  # noqa: N803
-        """Features [n, D] of images, of one image, or of what are features already."""
+        """Return the features [n, D] of images, or features as they are."""
         images = None if self.encoder_ is None else as_images(X)
         if images is not None:
             assert self.encoder_ is not None
@@ -418,7 +466,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(mixed, None if same_kind and mixed else object)
 
     def _single(self, x: Any) -> Any:
-        """One vector of features [D] as a table of one row; anything else as it is."""
+        """Return one vector of features [D] as a table of one row; anything else as it is."""
         table = as_array(x)
         return table[None] if isinstance(table, np.ndarray) and table.ndim == 1 and table.dtype.kind == "f" else x
 
@@ -444,7 +492,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_rate(self.unknown)
         fewest, most = self.shots
         if not 1 <= fewest <= most:
-            raise InputError(f"shots are the fewest and the most examples of a class acting as new, not {self.shots}")
+            raise InputError(f"shots must be the fewest and the most examples of a class acting as new, not {self.shots}")
         self._check_names(names)
 
     def _only_new(self) -> bool:
@@ -465,4 +513,4 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _as_tensor(table: Array) -> Tensor:
-    return torch.from_numpy(np.require(table, requirements=["C", "W"]))  # a copy only of what may not be written to
+    return torch.from_numpy(np.require(table, requirements=["C", "W"]))  # copies only read-only arrays

@@ -1,4 +1,4 @@
-"""Why an image was taken for a class: its cosine to a prototype, term by term of the graph layer that made the prototype.
+"""Why an image was assigned to a class: its cosine to a prototype, by the terms of the graph layer that made the prototype.
 
 Shapes: V classes, D features.
 """
@@ -17,12 +17,19 @@ from protograph.nn.graph import GraphLayer
 from protograph.nn.operators import Context, Operator, Weights
 from protograph.variants import uses_relation
 
-EARLIER = "earlier"  # what a prototype that was left alone holds of classes that are gone, and of others as they were then
+EARLIER = "earlier"  # the part of a prototype that comes from removed classes, or from others before they changed
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one class brings into a score through one operator. Parts of a class itself are its own examples' or learning's."""
+    """The contribution of one class to a score through one operator.
+
+    Attributes:
+        name: The class. The contribution of the explained class itself comes from its own examples, or from learning.
+        operator: The label of the operator, or `EARLIER`.
+        value: The contribution to the cosine.
+
+    """
 
     name: str
     operator: str
@@ -33,10 +40,14 @@ class Part:
 class Nearest:
     """A prototype near an image.
 
-    score:       the cosine, which is the sum of the values of all `parts`, the largest first
-    logit:       what the softmax sees
-    probability: among all classes
-    own:         how much of the score came from the class itself: its own examples, or its own learned prototype
+    Attributes:
+        name: The class of the prototype.
+        score: The cosine, which is the sum of the values of all parts.
+        logit: The input of the softmax.
+        probability: The probability among all classes.
+        parts: The contributions, the largest first.
+        own: The contribution of the class itself: of its own examples, or of its own learned prototype.
+
     """
 
     name: str
@@ -47,58 +58,58 @@ class Nearest:
 
     @property
     def own(self) -> float:
-        """The sum over its own parts; what was there earlier may be of any class."""
+        """The sum of the class's own parts; `EARLIER` may come from any class."""
         return sum(part.value for part in self.parts if part.name == self.name and part.operator != EARLIER)
 
 
 @torch.no_grad()
 def explain(space: JointSpace, features: Tensor, bias: float, top: int) -> list[Nearest]:
-    """The `top` nearest prototypes to features [D]."""
+    """Return the `top` prototypes nearest to features [D]."""
     logits = space.logits(features[None], bias)[0]
     cosines = space.cosines(features[None])[0]
     probabilities = logits.softmax(0)
     query = normalise(space.model.embed(features[None])[0].double())
-    made = functools.cache(lambda count: layer_input(space, space.context(count)))
-    found = []
+    inputs_of = functools.cache(lambda count: layer_input(space, space.context(count)))
+    nearest = []
     for row in logits.argsort(descending=True, stable=True)[:top].tolist():
         name, score = space.names[row], cosines[row].item()
-        parts = sorted(parts_of(space, row, query, score, made), key=lambda part: -abs(part.value))
-        found.append(Nearest(name, score, logits[row].item(), probabilities[row].item(), tuple(parts)))
-    return found
+        parts = sorted(parts_of(space, row, query, score, inputs_of), key=lambda part: -abs(part.value))
+        nearest.append(Nearest(name, score, logits[row].item(), probabilities[row].item(), tuple(parts)))
+    return nearest
 
 
 @torch.no_grad()
 def relation_share(space: JointSpace, row: int) -> float:
-    r"""How much of a class's prototype other classes would bring through relations had it come last, as a share of lengths,
+    r"""Return the share of a class's prototype that other classes would bring through relations if it came last, by length,
 
     .. math:: \frac{\|r\|}{\|r\| + \|c' - r\|} \quad\text{with}\quad
               r = \sum_{B \in \text{relations}} \frac{s_B}{\|p_B\|} \sum_{m \ne n} B_{nm} \bar c_m \theta_B.
 
-    A scale :math:`s_B` alone would not tell: most of what passes a relation may be the class itself, to which it is most alike.
-    Lengths do, whatever the signs and wherever r points: no cosine to the prototype has a larger part of r than
-    :math:`\|r\| / \|c'\|`, which for small r is the same.
+    The scale :math:`s_B` alone does not tell, since most of what passes a relation may be the class itself. Lengths do,
+    whatever the direction of r: r contributes at most :math:`\|r\| / \|c'\|` to a cosine to the prototype, which is the same
+    for small r.
     """
     inputs, weights = layer_input(space, space.context_as_new(row))
     last, count = space.model.graph.layers[-1], len(inputs)
     assert isinstance(last, GraphLayer)
     inputs = last.rows(inputs).double()
-    factors = class_factors(last, inputs, [each.row_of(count - 1, count) for each in weights])
-    operators = [each for each in space.model.operators if isinstance(each, Operator) and uses_relation(each)]
+    factors = class_factors(last, inputs, [operator.row_of(count - 1, count) for operator in weights])
+    operators = [module for module in space.model.operators if isinstance(module, Operator) and uses_relation(module)]
     related = {label for operator in operators for label in operator.labels}
     brought, rest = torch.zeros(2, inputs.shape[1], dtype=inputs.dtype)
     for label, factor in factors.items():
-        others = last.transformed(label, factor[:-1] @ inputs[:-1])
+        neighbours = last.transformed(label, factor[:-1] @ inputs[:-1])
         rest = rest + last.transformed(label, factor[-1] * inputs[-1])
         if label in related:
-            brought = brought + others
+            brought = brought + neighbours
         else:
-            rest = rest + others
+            rest = rest + neighbours
     length = brought.norm()
     return (length / (length + rest.norm())).item() if length > 0 else 0.0
 
 
 def layer_input(space: JointSpace, context: Context) -> tuple[Tensor, list[Weights]]:
-    """What the last graph layer makes the prototypes of an episode of: its inputs [V, D] and the operators."""
+    """Return the inputs [V, D] of the last graph layer for an episode, and its operators."""
     inputs, weights = context.prototypes, space.model.weights(context)
     for layer in list(space.model.graph.layers)[:-1]:
         inputs = layer(inputs, weights)
@@ -106,23 +117,31 @@ def layer_input(space: JointSpace, context: Context) -> tuple[Tensor, list[Weigh
 
 
 def parts_of(
-    space: JointSpace, row: int, query: Tensor, score: float, made: Callable[[int], tuple[Tensor, list[Weights]]]
+    space: JointSpace, row: int, query: Tensor, score: float, inputs_of: Callable[[int], tuple[Tensor, list[Weights]]]
 ) -> list[Part]:
-    """What makes up the score of one prototype and a unit query [D]; `made` is `layer_input` by number of classes.
+    """Return the parts of the score of one prototype and a unit query [D].
 
-    A prototype was made by all classes there are or, where later ones left it alone, by those that came before. If neither
-    explains it, since a class it holds something of is gone, what it is made of is not known any more.
+    A prototype was made by all present classes or, where later ones left it as it was, by those before it. If neither
+    explains the score, because a class that contributed was removed, the parts are no longer known.
+
+    Args:
+        space: The joint label space.
+        row: The index of the prototype.
+        query: The query, of length 1.
+        score: Its cosine to the prototype.
+        inputs_of: The result of `layer_input` by number of classes.
+
     """
     last = space.model.graph.layers[-1]
     assert isinstance(last, GraphLayer)
     for count in dict.fromkeys((len(space.names), max(row + 1, space.seen))):
-        inputs, weights = made(count)
-        rows = [each.row_of(row, count) for each in weights]
+        inputs, weights = inputs_of(count)
+        rows = [operator.row_of(row, count) for operator in weights]
         shares = contributions(last, inputs, rows, space.prototypes[row], query)
         parts = [
-            Part(space.names[other], label, value)
+            Part(space.names[index], label, value)
             for label, values in shares.items()
-            for other, value in enumerate(values.tolist())
+            for index, value in enumerate(values.tolist())
             if value
         ]
         if abs(score - sum(part.value for part in parts)) < 1e-5:
@@ -131,19 +150,25 @@ def parts_of(
 
 
 def contributions(layer: GraphLayer, inputs: Tensor, rows: list[Tensor], prototype: Tensor, query: Tensor) -> dict[str, Tensor]:
-    r"""What each class [V] brings, by operator, into the cosine of a unit query [D] and a prototype [D],
+    r"""Return the contribution of each class [V], by operator, to the cosine of a unit query [D] and a prototype [D],
 
     .. math:: \bar z \cdot \frac{s_B}{\|p_B\|\,\|c'\|} B_m \bar c_m \theta_B \quad\text{with}\quad
               p_B = \sum_m B_m \bar c_m \theta_B.
 
-    rows: of each operator the row B [V] that makes the prototype
+    Args:
+        layer: The graph layer that made the prototype.
+        inputs: Its inputs [V, D].
+        rows: For each operator, the row B [V] that makes the prototype.
+        prototype: The prototype [D].
+        query: The query [D], of length 1.
+
     """
     inputs, length = layer.rows(inputs).double(), prototype.double().norm()
     shares = {}
     for label, factors in class_factors(layer, inputs, rows).items():
-        asked = query
+        transformed = query
         if label in layer.thetas:
             theta = layer.thetas[label].double()
-            asked = theta @ query if theta.ndim == 2 else theta * query
-        shares[label] = factors * (inputs @ asked) / length if length > 0 else torch.zeros_like(factors)
+            transformed = theta @ query if theta.ndim == 2 else theta * query
+        shares[label] = factors * (inputs @ transformed) / length if length > 0 else torch.zeros_like(factors)
     return shares

@@ -1,4 +1,4 @@
-"""Prototypes and graph block, trained on the features of a frozen encoder.
+"""Training of prototypes and graph block on the features of a frozen encoder.
 
 Shapes: S seen, D features, n images, R augmented copies of each.
 """
@@ -35,21 +35,26 @@ from protograph.training.run import Run
 from protograph.variants import Variant, build, find_variant
 
 FEWEST_STEPS = 50
-FEWEST_CLASSES = 3  # that episodes take: one acts as novel among two others
-HELD_OUT = 0.2  # of the images of a class, or of the classes, where something is calibrated
-FEWEST_AWAY = 2  # classes that are held out to choose a bias
-FEWEST_BALANCED = 8  # classes from which on a bias does more good than harm
-NUMBERS = 1_000_000  # that the joint prototypes of one step's episodes hold at the most, where there are several
-EPISODES = 200  # that choose a bias
+FEWEST_CLASSES = 3  # in an episode: one acts as novel beside two others
+HELD_OUT = 0.2  # share of a class's images, or of the classes, that calibration holds out
+FEWEST_AWAY = 2  # classes held out to choose a bias
+FEWEST_BALANCED = 8  # classes; with fewer, a bias does more harm than good
+JOINT_NUMBERS = 1_000_000  # limit on the numbers in the joint prototypes of one step, if it has several episodes
+BIAS_EPISODES = 200
 
 
 @dataclass(frozen=True)
 class Fit:
     """How a model of features is fitted.
 
-    similarities: [S, S] of all classes, by relation
-    trained: whether by the recipe, or not at all
-    shots: fewest and most examples of a class acting as new
+    Attributes:
+        variant: The model.
+        similarities: The similarities [S, S] of all classes, by relation.
+        recipe: How it is trained.
+        trained: Whether it is trained at all.
+        shots: The fewest and the most examples of a class acting as new.
+        seed: The seed of everything that is drawn.
+
     """
 
     variant: Variant
@@ -62,21 +67,31 @@ class Fit:
     def model(
         self, store: FeatureStore, members: Mapping[int, Sequence[int]], progress: Progress, away: Collection[int] = ()
     ) -> GraphPrototypeNetwork:
-        """Fitted to the stored features by class, as if those of the classes `away` were not there."""
+        """Return a model fitted to the stored features.
+
+        Args:
+            store: The features.
+            members: Their indices by class.
+            progress: What shows how far the training is.
+            away: Classes whose features are left out of the training.
+
+        """
         model = start_model(store.features, members, self.variant, self.similarities, self.recipe, self.seed, away)
         if self.trained:
-            there = {class_id: rows for class_id, rows in members.items() if class_id not in away}
-            train_model(model, store, there, self.variant, self.recipe, self.shots, self.seed, progress)
+            present = {class_id: rows for class_id, rows in members.items() if class_id not in away}
+            train_model(model, store, present, self.variant, self.recipe, self.shots, self.seed, progress)
         return model
 
     def bias(self, store: FeatureStore, members: Mapping[int, Sequence[int]], progress: Progress) -> float:
-        """The bias on novel logits of the best H-Mean when a fifth of the classes are new to a model fitted without them."""
-        able = [class_id for class_id, rows in members.items() if len(rows) > 1]  # to be shown one and asked for another
-        order = torch.randperm(len(able), generator=seeded(self.seed, "classes held out")).tolist()
-        away = {able[place] for place in order[: max(FEWEST_AWAY, round(HELD_OUT * len(members)))]}
-        kept, held = hold_out_images({class_id: rows for class_id, rows in members.items() if class_id not in away}, self.seed)
-        asked = Pool.from_members({class_id: rows for class_id, rows in held.items() if rows})
-        spec = self._test_spec(asked, {class_id: list(members[class_id]) for class_id in away})
+        """Return the bias on novel logits with the best H-Mean, for a model fitted without a fifth of the classes."""
+        usable = [class_id for class_id, rows in members.items() if len(rows) > 1]  # one image is support, another a query
+        order = torch.randperm(len(usable), generator=seeded(self.seed, "classes held out")).tolist()
+        away = {usable[index] for index in order[: max(FEWEST_AWAY, round(HELD_OUT * len(members)))]}
+        kept, held_out = hold_out_images(
+            {class_id: rows for class_id, rows in members.items() if class_id not in away}, self.seed
+        )
+        queries = Pool.from_members({class_id: rows for class_id, rows in held_out.items() if rows})
+        spec = self._test_spec(queries, {class_id: list(members[class_id]) for class_id in away})
         if len(members) < FEWEST_BALANCED or spec is None:
             raise InputError(
                 f"too few images to balance seen and novel classes: give at least {FEWEST_BALANCED} classes with three "
@@ -85,28 +100,37 @@ class Fit:
         model = self.model(store, {class_id: kept.get(class_id, rows) for class_id, rows in members.items()}, progress, away)
         with torch.no_grad():
             features = model.embed(store.features)
-            return best_bias(model, features, fixed_episodes(spec, self.seed, EPISODES))
+            return best_bias(model, features, fixed_episodes(spec, self.seed, BIAS_EPISODES))
 
-    def _test_spec(self, asked: Pool, away: Mapping[int, list[int]]) -> EpisodeSpec | None:
-        """Episodes of as many queries of seen classes as of new ones, with K as large as half of these allow."""
+    def _test_spec(self, seen: Pool, away: Mapping[int, list[int]]) -> EpisodeSpec | None:
+        """Return episodes with as many queries of seen classes as of new ones, and K as large as half of these allow."""
         for most in range(self.shots[1], 0, -1):
-            able = {class_id: rows for class_id, rows in away.items() if len(rows) > most}
-            if len(asked) and 2 * len(able) >= len(away):
-                new = Pool.from_members(able)
-                ways = min(self.recipe.ways, len(able))
+            usable = {class_id: rows for class_id, rows in away.items() if len(rows) > most}
+            if len(seen) and 2 * len(usable) >= len(away):
+                new = Pool.from_members(usable)
+                ways = min(self.recipe.ways, len(usable))
                 queries = min(self.recipe.novel_queries, int(new.counts.min()) - most)
-                seen_queries = min(ways * queries, int(asked.counts.sum()))
-                return EpisodeSpec(asked, new, ways, most, queries, seen_queries, fewest_shots=min(self.shots[0], most))
+                seen_queries = min(ways * queries, int(seen.counts.sum()))
+                return EpisodeSpec(seen, new, ways, most, queries, seen_queries, fewest_shots=min(self.shots[0], most))
         return None
 
 
 def choose_variant(named: str | Variant | None, related: bool) -> Variant:
-    """The variant that a user names, if a classifier can be fitted with it; by default one that uses relations, or none."""
+    """Return the variant that a user names, or the default one.
+
+    Args:
+        named: The name of a variant, a variant, or None.
+        related: Whether there are relations, which the default variant depends on.
+
+    Raises:
+        InputError: A classifier cannot be fitted with the variant, or not with these relations.
+
+    """
     named = named or ("gcgpn-aux" if related else "gcgpn-cos-aux")
     variant = find_variant(named) if isinstance(named, str) else named
     if variant.classifier != "cosine" or variant.objective != "joint" or variant.after is not None:
         raise InputError(
-            f"variant '{variant.name}' is not one that is trained for the joint label space, in one stage, with the cosine "
+            f"variant '{variant.name}' is not trained for the joint label space in one stage with the cosine "
             "classifier: use gcgpn-aux, gcgpn-cos-aux, gcgpn-key or aux-only"
         )
     if related and not variant.needs_relation:
@@ -128,39 +152,39 @@ def small_recipe(dataset: Dataset) -> dict[str, Any]:
 
 
 def fitting_recipe(classes: int, steps: int | None, learning_rate: float) -> Recipe:
-    """How prototypes and graph block of so many classes are trained; the steps, where none are given, by their number.
+    """Return the recipe that trains prototypes and graph block of this number of classes.
 
-    The fewer classes act as new in training, the sooner is learned by heart what new ones look like: on features of CUB, more
-    than 50 steps on 12 classes already cost classes added from one example half of their accuracy.
+    By default the number of steps grows with the classes. Training on few classes soon overfits to how these look as new
+    ones: on features of CUB, more than 50 steps on 12 classes halve the accuracy of classes added from one example.
     """
-    wanted = min(FROZEN.steps, max(FEWEST_STEPS, 2 * classes)) if steps is None else steps
-    return replace(FROZEN, steps=max(1, wanted), learning_rate=learning_rate)  # a recipe has at least one step
+    count = min(FROZEN.steps, max(FEWEST_STEPS, 2 * classes)) if steps is None else steps
+    return replace(FROZEN, steps=max(1, count), learning_rate=learning_rate)  # a recipe has at least one step
 
 
 def hold_out_images(members: Mapping[int, Sequence[int]], seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Images by class, for training and held out: a fifth of each, at least one, but two of each stay for training."""
-    train, held = {}, {}
+    """Return images by class, to train on and held out: a fifth of each class, at least one, but two stay to train on."""
+    train, held_out = {}, {}
     for class_id, images in members.items():
-        order = [images[place] for place in torch.randperm(len(images), generator=seeded(seed, "held out", class_id)).tolist()]
+        order = [images[index] for index in torch.randperm(len(images), generator=seeded(seed, "held out", class_id)).tolist()]
         count = min(max(1, round(HELD_OUT * len(images))), max(0, len(images) - 2))
-        held[class_id], train[class_id] = sorted(order[:count]), sorted(order[count:])
-    return train, held
+        held_out[class_id], train[class_id] = sorted(order[:count]), sorted(order[count:])
+    return train, held_out
 
 
 def episode_spec(members: Mapping[int, Sequence[int]], recipe: Recipe, shots: tuple[int, int]) -> EpisodeSpec | None:
-    """Training episodes that these images by class allow; None where they allow none.
+    """Return the training episodes that images by class allow; None where they allow none.
 
-    K is the largest, up to what `shots` says, for which at least half of the classes have enough images. Classes with fewer
-    take no part: they keep the means they start from.
+    K is the largest number within `shots` for which at least half of the classes have enough images. Classes with fewer
+    images take no part and keep their class means.
     """
     fewest = max(FEWEST_CLASSES, math.ceil(len(members) / 2))
     for most in range(shots[1], 0, -1):
         queries = recipe.novel_queries if most > 1 else 1
-        able = {class_id: list(rows) for class_id, rows in members.items() if len(rows) >= most + queries}
-        if len(able) >= fewest:
-            pool = Pool.from_members(able)
-            ways = min(recipe.ways, len(able) // 2)
-            supply = int(pool.counts.sort().values[: len(able) - ways].sum())
+        usable = {class_id: list(rows) for class_id, rows in members.items() if len(rows) >= most + queries}
+        if len(usable) >= fewest:
+            pool = Pool.from_members(usable)
+            ways = min(recipe.ways, len(usable) // 2)
+            supply = int(pool.counts.sort().values[: len(usable) - ways].sum())
             seen_queries = min(recipe.seen_queries, supply)
             return EpisodeSpec(pool, None, ways, most, queries, seen_queries, fewest_shots=min(shots[0], most))
     return None
@@ -175,14 +199,14 @@ def start_model(
     seed: int,
     away: Collection[int] = (),
 ) -> GraphPrototypeNetwork:
-    """A model of features [n, D] as it starts: prototypes are the means of normalised features, relations are sharp.
+    """Return an untrained model of features [n, D], whose prototypes are the means of normalised features.
 
-    Features are centred at the mean of all classes but those `away`, where there are several.
+    Features are centred at the mean of all classes except those `away`, if there are several.
     """
     known = [features[list(rows)] for rows in members.values()]
-    there = [images for class_id, images in zip(members, known, strict=True) if class_id not in away]
+    present = [images for class_id, images in zip(members, known, strict=True) if class_id not in away]
     starts = recipe.temperature, recipe.relation_temperature
-    model = build(variant, Centred.of(there), features.shape[1:], len(members), similarities, seed, *starts)
+    model = build(variant, Centred.of(present), features.shape[1:], len(members), similarities, seed, *starts)
     means = [normalise(model.embed(images)).mean(0) for images in known]
     set_parameters(model, {"prototypes": normalise(torch.stack(means))})
     return model
@@ -198,12 +222,12 @@ def train_model(
     seed: int,
     progress: Progress,
 ) -> None:
-    """Train on episodes of the stored features by class, if they allow any."""
+    """Train a model on episodes of the stored features by class, if they allow any."""
     spec = episode_spec(members, recipe, shots)
     if spec is None:
         return
     keep_freed_memory()
-    episodes = max(1, min(recipe.episodes, NUMBERS // model.prototypes.numel()))
+    episodes = max(1, min(recipe.episodes, JOINT_NUMBERS // model.prototypes.numel()))
     optimiser = make_optimiser(model, recipe)
     loss_sum = torch.zeros((), dtype=torch.float64)
     one_step = repeated_step(model, optimiser, store, Augmentation(), spec, episodes, variant, loss_sum)
@@ -217,10 +241,10 @@ def train_model(
 
 
 def open_run(run: Run, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Encoder | None]:
-    """The best model of a run on its dataset, and its backbone as an encoder; None where the dataset holds features."""
+    """Return the best model of a run on its dataset, and its backbone as an encoder, or None if the dataset holds features."""
     config, variant = run.config, find_variant(run.config.variant)
     if variant.classifier != "cosine":
-        raise InputError(f"{run.folder} is of variant '{variant.name}', which has no cosine classifier: train another")
+        raise InputError(f"{run.folder} is of variant '{variant.name}', which has no cosine classifier: train another variant")
     model = trained_model(run, dataset)
     if not isinstance(dataset.store, ImageStore):
         return model, None
@@ -231,13 +255,13 @@ def open_run(run: Run, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Encoder
 
 
 def run_relations(run: Run, dataset: Dataset) -> dict[str, KeptRelation]:
-    """What a run knows of how its dataset's seen classes relate."""
+    """Return the relations of a run's seen classes, by label."""
     config, names = run.config, dataset.classes[: dataset.seen]
     if not find_variant(config.variant).needs_relation:
         return {}
-    found = open_relations(config.relations, dataset.relations, dataset.titles)
+    sources = open_relations(config.relations, dataset.relations, dataset.titles)
     specs = [None if name in dataset.relations else name for name in config.relations]
     return {
         label: KeptRelation.of(label, source.similarities(names), names, source, spec)
-        for (label, source), spec in zip(found.items(), specs, strict=True)
+        for (label, source), spec in zip(sources.items(), specs, strict=True)
     }

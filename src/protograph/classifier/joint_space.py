@@ -1,4 +1,4 @@
-"""The joint label space a classifier keeps: learned classes, added classes, and the prototypes of all.
+"""The joint label space of a classifier: learned classes, added classes, and the prototypes of all.
 
 Shapes: S seen, N added, V = S + N, K examples, D features, n images.
 """
@@ -16,19 +16,19 @@ from protograph.nn.operators import Context
 from protograph.relations import ClassHint, KeptRelation
 from protograph.variants import Variant, renew_relations
 
-PORTION = 4096  # images that are compared with the prototypes at a time
+IMAGES_AT_ONCE = 4096  # that are compared with the prototypes
 
 
 class JointSpace:
-    """Seen classes first, as they were learned, then the added ones in the order they came.
+    """Seen classes, as they were learned, and added ones behind them, in the order they were added.
 
     Args:
-        model: with a backbone that takes features and at most centres them, and one learned prototype per seen class
-        variant: what the model is
-        names: of all classes
-        relations: what is known of all classes, by label
-        support: features [K, D] of the examples of each added class; K may be 0
-        prototypes: [V, D], where they are known already
+        model: The model, with a backbone that at most centres features, and one learned prototype per seen class.
+        variant: The variant that the model was built from.
+        names: The names of all classes.
+        relations: The relations of all classes, by label.
+        support: For each added class, the features [K, D] of its examples; K may be 0.
+        prototypes: The prototypes [V, D], if they are already computed.
 
     """
 
@@ -48,25 +48,25 @@ class JointSpace:
 
     @property
     def seen(self) -> int:
-        """S."""
+        """The number of seen classes S."""
         return len(self.names) - len(self.support)
 
     @property
     def temperature(self) -> float:
-        """Of the cosine classifier."""
+        """The temperature of the cosine classifier."""
         assert isinstance(self.model.classifier, CosineClassifier)
         return self.model.classifier.temperature.item()
 
     @property
     def centred(self) -> Centred:
-        """What features pass first."""
+        """The backbone, which centres features."""
         assert isinstance(self.model.backbone, Centred)
         return self.model.backbone
 
-    def place(self, name: str) -> int:
-        """Where a class stands."""
+    def index(self, name: str) -> int:
+        """Return the index of a class."""
         if name not in self.names:
-            raise InputError(f"there is no class '{name}': there are {_listed(self.names)}")
+            raise InputError(f"there is no class '{name}': the classes are {_listed(self.names)}")
         return self.names.index(name)
 
     def add(self, name: str, examples: Tensor, hints: Mapping[str, ClassHint], only_new: bool = False) -> None:
@@ -87,41 +87,41 @@ class JointSpace:
         self.prototypes = torch.cat([self.prototypes, updated[-1:]]) if only_new else updated
 
     def remove(self, name: str, only_new: bool = False) -> None:
-        """Forget a class, seen or added; `only_new` leaves all others alone."""
-        place = self.place(name)
+        """Remove a class, seen or added; `only_new` leaves all other prototypes as they are."""
+        index = self.index(name)
         if len(self.names) == 1:
             raise InputError(f"class '{name}' is the last one: a classifier needs at least one")
-        added = place - self.seen
+        added = index - self.seen
         if added < 0:
-            self.model.forget(place)
+            self.model.forget(index)
         else:
             del self.support[added], self._starts[added]
-        del self.names[place]
-        self.relations = {label: relation.removed(place) for label, relation in self.relations.items()}
+        del self.names[index]
+        self.relations = {label: relation.removed(index) for label, relation in self.relations.items()}
         if only_new:
-            self._renew()  # the operators look at what is left, even where prototypes stay
-            self.prototypes = torch.cat([self.prototypes[:place], self.prototypes[place + 1 :]])
+            self._renew()  # the operators see the remaining classes, even where prototypes stay
+            self.prototypes = torch.cat([self.prototypes[:index], self.prototypes[index + 1 :]])
         else:
             self.prototypes = self._updated()
 
     def rename(self, old: str, new: str) -> None:
-        """Call a class otherwise; nothing else changes."""
-        place = self.place(old)
+        """Rename a class. Nothing else changes."""
+        index = self.index(old)
         if new in self.names:
             raise InputError(f"there is a class '{new}' already: choose another name for '{old}'")
-        self.names[place] = new
+        self.names[index] = new
 
     def context(self, count: int | None = None) -> Context:
-        """What the operators look at: one episode of all classes, or of the first `count`, with all seen ones among them."""
+        """Return what the operators see: one episode of all classes, or of the first `count`, which include all seen ones."""
         count = len(self.names) if count is None else count
         learned, added = self.model.learned(), count - self.seen
         prototypes = torch.cat([learned, *self._starts[:added]])[None]
         return Context(prototypes, *_padded(self._shown(added), learned[:0]), torch.arange(count)[None], self.seen)
 
     def context_as_new(self, row: int) -> Context:
-        """What the operators would look at had one class come last.
+        """Return what the operators would see if the class of this row had been added last.
 
-        Of a seen class the examples are not kept: it acts as new with its learned prototype as its only example.
+        The examples of a seen class are not kept: it acts as new with its learned prototype as its only example.
         """
         learned, added = self.model.learned(), row - self.seen
         starts, shown = list(self._starts), self._shown(len(self.support))
@@ -143,39 +143,39 @@ class JointSpace:
         return updated
 
     def _renew(self) -> None:
-        """Let the operators look at the relations of the classes there are now."""
+        """Give the operators the relations of the present classes."""
         if self.relations:
             renew_relations(
                 self.model, self.variant, {label: relation.similarities for label, relation in self.relations.items()}
             )
 
     def _shown(self, count: int) -> list[Tensor]:
-        """Embedded examples [K, D] of the first `count` added classes, where an operator looks at them; else none."""
-        asked, empty = _sees_support(self.model), self.model.prototypes[:0]
-        return [self.model.embed(examples) if asked else empty for examples in self.support[:count]]
+        """Return the embedded examples [K, D] of the first `count` added classes if an operator needs them, else none."""
+        needed, empty = _sees_support(self.model), self.model.prototypes[:0]
+        return [self.model.embed(examples) if needed else empty for examples in self.support[:count]]
 
     def _start(self, examples: Tensor) -> Tensor:
-        """The initial prototype [1, D] of a class from its examples [K, D]; without any, zero."""
+        """Return the initial prototype [1, D] of a class from its examples [K, D]; without any, zero."""
         centred = self.model.embed(examples)
         return self.model.initial(centred[None, None], torch.ones(1, 1, len(examples), dtype=torch.bool))[0]
 
     def cosines(self, features: Tensor) -> Tensor:
-        """Features [n, D] -> cosine [n, V] to every prototype, in float64, so that no image depends on its neighbours."""
+        """Return the cosine [n, V] of features [n, D] to every prototype, in float64, so that no image affects another."""
         prototypes = normalise(self.prototypes.double())
-        parts = [normalise(self.model.embed(part).double()) @ prototypes.T for part in torch.split(features, PORTION)]
+        parts = [normalise(self.model.embed(part).double()) @ prototypes.T for part in torch.split(features, IMAGES_AT_ONCE)]
         return torch.cat(parts)
 
     def likeness(self, features: Tensor) -> Tensor:
-        """Features [n, D] -> how like some class each [n] is: the largest cosine to a prototype before both were centred.
+        """Return the likeness [n] of features [n, D]: the largest cosine to a prototype, before both are centred.
 
-        What all classes share tells images of none of them apart.
+        Centring removes what all classes share, which tells images of no class apart from the others.
         """
         prototypes = normalise(self.centred.back(self.prototypes).double())
-        parts = [(normalise(part.double()) @ prototypes.T).max(1).values for part in torch.split(features, PORTION)]
+        parts = [(normalise(part.double()) @ prototypes.T).max(1).values for part in torch.split(features, IMAGES_AT_ONCE)]
         return torch.cat(parts)
 
     def logits(self, features: Tensor, bias: float = 0.0) -> Tensor:
-        """Features [n, D] -> logits [n, V], with a bias on the added classes."""
+        """Return the logits [n, V] of features [n, D], with a bias on the added classes."""
         logits = self.temperature * self.cosines(features)
         logits[:, self.seen :] += bias
         return logits
@@ -186,14 +186,14 @@ def _sees_support(model: GraphPrototypeNetwork) -> bool:
 
 
 def _padded(support: Sequence[Tensor], empty: Tensor) -> tuple[Tensor, Tensor]:
-    """Examples [1, N, K, D] of all added classes with their mask [1, N, K]."""
+    """Return the examples [1, N, K, D] of all added classes with their mask [1, N, K]."""
     most = max((len(examples) for examples in support), default=0)
     padded, mask = empty.new_zeros(1, len(support), most, empty.shape[1]), torch.zeros(1, len(support), most, dtype=torch.bool)
-    for place, examples in enumerate(support):
-        padded[0, place, : len(examples)], mask[0, place, : len(examples)] = examples, True
+    for index, examples in enumerate(support):
+        padded[0, index, : len(examples)], mask[0, index, : len(examples)] = examples, True
     return padded, mask
 
 
 def _listed(names: Sequence[str], most: int = 10) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(f"'{name}'" for name in names[:most]) + more
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"'{name}'" for name in names[:most]) + rest

@@ -1,14 +1,14 @@
 """A classifier in one file: safetensors, with JSON in the metadata and a checksum over all of it. No pickle.
 
-format, version, protograph    what it is, by which layout, written by whom
+format, version, protograph    the kind of file, the version of its layout, the version of the package that wrote it
 classifier                     JSON: classes, variant, parameters, relations, threshold, bias, encoder
-digest                         of that JSON and of all tensors
+digest                         checksum of that JSON and of all tensors
 
 model.*                        learned prototypes, operators, graph block, temperature
-prototypes                     [V, D] as they are compared with
+prototypes                     [V, D], updated
 support                        [n, D] examples of all added classes, one after another
 relation.I.*                   similarities of the classes, and small tables of the source
-encoder.*                      weights of the encoder, where they go along
+encoder.*                      weights of the encoder, if the file keeps them
 """
 
 import json
@@ -35,12 +35,19 @@ from protograph.variants import OPERATORS, Op, Variant, build
 
 FORMAT = "protograph-classifier"
 FORMAT_VERSION = 2  # of the files this code writes; it reads every version from 1 on
-WAIT = 60.0  # seconds that a change waits for another process's
+WAIT = 60.0  # seconds that a change waits for one of another process
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a model file holds: the joint label space, the encoder, and plain JSON values."""
+    """The contents of a model file.
+
+    Attributes:
+        space: The joint label space.
+        encoder: The encoder, or None for a classifier of features.
+        values: Plain JSON values.
+
+    """
 
     space: JointSpace
     encoder: Encoder | None
@@ -48,14 +55,19 @@ class Contents:
 
 
 def write_model(path: Path, contents: Contents) -> None:
-    """Replace the file; readers see the old one or the new one."""
+    """Write a model file. Readers see the old file or the new one."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file, such as {path / 'classes.pg'}")
     write_atomically(path, pack(contents))
 
 
 def read_model(path: Path) -> Contents:
-    """What a file holds; any other file is refused with the reason."""
+    """Return the contents of a model file.
+
+    Raises:
+        InputError: There is no model file, or it is damaged, or of a newer version.
+
+    """
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -67,18 +79,18 @@ def read_model(path: Path) -> Contents:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep every other process from changing a model file; what a killed one left beside it is removed."""
+    """Keep other processes from changing a model file; remove unfinished files of killed processes."""
     if not path.parent.is_dir():
         raise InputError(f"there is no model file at {path}")
-    file = followed(path)  # the same lock by whatever link it is reached
+    file = followed(path)  # a link and its target share one lock
     with hold_lock(file.with_name(f".{file.name}.lock"), path, "wait for it, then run the same command again", WAIT):
-        for left in unfinished(file):
-            left.unlink(missing_ok=True)
+        for leftover in unfinished(file):
+            leftover.unlink(missing_ok=True)
         yield
 
 
 def pack(contents: Contents) -> bytes:
-    """The bytes of a model file."""
+    """Return the bytes of a model file."""
     space, encoder = contents.space, contents.encoder
     described = [relation.describe() for relation in space.relations.values()]
     values = {
@@ -92,8 +104,8 @@ def pack(contents: Contents) -> bytes:
     }
     tensors = {f"model.{name}": value for name, value in space.model.state_dict().items()}
     tensors |= {"prototypes": space.prototypes, "support": torch.cat([space.prototypes[:0], *space.support])}
-    for place, (_, parts) in enumerate(described):
-        tensors |= {f"relation.{place}.{name}": value for name, value in parts.items()}
+    for index, (_, parts) in enumerate(described):
+        tensors |= {f"relation.{index}.{name}": value for name, value in parts.items()}
     if encoder is not None:
         tensors |= {f"encoder.{name}": value for name, value in encoder.tensors().items()}
     return seal(
@@ -107,22 +119,24 @@ def pack(contents: Contents) -> bytes:
 
 
 def unpack(content: bytes, path: Path) -> Contents:
-    """What `pack` packed."""
+    """Return the contents that `pack` packed, also in an earlier version."""
     try:
-        said = metadata(content)
+        header = metadata(content)
     except ValueError as error:
-        raise InputError(f"{path} is not a model file ({error}): give one that `fit` made") from error
-    if said.get("format") != FORMAT:
-        raise InputError(f"{path} is a safetensors file, but not a classifier of Protograph's: give one that `fit` made")
-    version = _format_version(said, path)
+        raise InputError(f"{path} is not a model file ({error}): give a file that `fit` made") from error
+    if header.get("format") != FORMAT:
+        raise InputError(f"{path} is a safetensors file, but not a classifier of Protograph's: give a file that `fit` made")
+    version = _format_version(header, path)
     try:
         text, tensors = unseal(content, "classifier")
         values = upgraded(json.loads(text), version)
-        strange = sorted({op["kind"] for op in values["variant"]["operators"]} - OPERATORS.keys())
+        unknown = sorted({op["kind"] for op in values["variant"]["operators"]} - OPERATORS.keys())
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
-    if strange:
-        raise InputError(f"{path} was made with the operator '{strange[0]}', which is not known here: import what registers it")
+    if unknown:
+        raise InputError(
+            f"{path} was made with the operator '{unknown[0]}', which is not registered: import the module that registers it"
+        )
     try:
         space = _space(values, tensors)
         encoder = values["encoder"]
@@ -158,19 +172,20 @@ def _format_version(header: Mapping[str, str], path: Path) -> int:
 
 def _damaged(path: Path, error: Exception) -> InputError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return InputError(f"{path} is damaged ({reason}): take a copy, or fit again")
+    return InputError(f"{path} is damaged ({reason}): restore a copy, or fit again")
 
 
 def _space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:
     names, counts, features = values["names"], values["examples"], values["features"]
     variant = variant_from(values["variant"])
     relations = [
-        KeptRelation.restore(one, with_prefix(tensors, f"relation.{place}.")) for place, one in enumerate(values["relations"])
+        KeptRelation.restore(relation, with_prefix(tensors, f"relation.{index}."))
+        for index, relation in enumerate(values["relations"])
     ]
     prototypes, support = tensors["prototypes"], tensors["support"]
-    for what, tensor, rows in (("prototypes", prototypes, len(names)), ("support", support, sum(counts))):
+    for name, tensor, rows in (("prototypes", prototypes, len(names)), ("support", support, sum(counts))):
         if tensor.shape != (rows, features):
-            raise ValueError(f"{what} are {tuple(tensor.shape)}, not {(rows, features)}")
+            raise ValueError(f"{name} are {tuple(tensor.shape)}, not {(rows, features)}")
     similarities = {relation.label: relation.similarities for relation in relations}
     if any(len(similarity) != len(names) for similarity in similarities.values()):
         raise ValueError(f"its relations are not of {len(names)} classes")
@@ -182,13 +197,13 @@ def _space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpa
 
 
 def variant_from(values: Mapping[str, Any]) -> Variant:
-    """A variant from its fields; what JSON made lists are tuples again."""
+    """Return a variant from its fields, with lists of JSON as tuples."""
     known = {field.name for field in fields(Variant)}
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in known
     }
-    given["operators"] = tuple(
+    arguments["operators"] = tuple(
         Op(op["kind"], None if op["blocks"] is None else tuple(op["blocks"]), op["order"], op["options"])
         for op in values["operators"]
     )
-    return Variant(**given)
+    return Variant(**arguments)

@@ -1,11 +1,11 @@
-"""A classifier as ONNX, with its prototypes as an input: one exported network serves classes that change.
+"""Export of a classifier to ONNX, with prototypes as an input: one network serves any classes.
 
 inputs     pixels [n, C, H, W] uint8 (or, where the classifier knows features alone, features [n, D] float32)
            prototypes [V, D] float32 and bias [V] float32, of any number of classes
 outputs    logits [n, V], whose softmax are the probabilities
-           cosines [n, V] before centring, the largest of which, below the threshold in the metadata, makes an image unknown
+           cosines [n, V] before centring; an image whose largest is below the threshold in the metadata is unknown
 
-Prototypes, bias and the names of the classes lie beside it in a .npz file, which is all that changes when a class is added.
+A .npz file beside it holds prototypes, bias and class names. Only this file changes when a class is added.
 """
 
 import io
@@ -32,16 +32,16 @@ from protograph.nn.classify import normalise
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier
 
-LARGEST = 2**31  # bytes of one ONNX file, by its format
+LARGEST = 2**31  # bytes that the format allows in one ONNX file
 
 
 class JointNetwork(nn.Module):
     """Images or features, prototypes and bias -> logits and cosines.
 
     Args:
-        encoder: None where features are given
-        centred: what features pass first
-        temperature: of the cosine classifier
+        encoder: The encoder of images; None where the inputs are features.
+        centred: The module that centres features.
+        temperature: The temperature of the cosine classifier.
 
     """
 
@@ -61,16 +61,21 @@ class JointNetwork(nn.Module):
         self.temperature = temperature
 
     def forward(self, inputs: Tensor, prototypes: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, C, H, W] or [n, D], [V, D] and [V] -> logits and cosines [n, V]."""
+        """Return logits and cosines [n, V] of inputs [n, C, H, W] or [n, D], prototypes [V, D] and bias [V]."""
         features = inputs if self.network is None else self.network(inputs.float() * self.scale + self.shift)
         logits = self.temperature * (normalise(self.centred(features)) @ normalise(prototypes).T) + bias
         return logits, normalise(features) @ normalise(self.centred.back(prototypes)).T
 
 
 def export_onnx(classifier: "Classifier", path: Path) -> Path:
-    """Write a classifier's network as ONNX, and its classes beside it; where those are."""
+    """Write a classifier's network as ONNX and its classes beside it; return the path of the classes.
+
+    Raises:
+        InputError: A package is missing, the network is too large, or another file is in the way.
+
+    """
     try:
-        import onnx  # noqa: F401 - what PyTorch's exporter needs
+        import onnx  # noqa: F401 - PyTorch's exporter needs it
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise InputError(f'export needs onnx and onnxscript ({error}): pip install "protograph[onnx]"') from error
@@ -91,7 +96,7 @@ def export_onnx(classifier: "Classifier", path: Path) -> Path:
     with _quiet():
         program = torch.onnx.export(
             network,
-            (inputs, prototypes[:1].repeat(3, 1), bias[:1].repeat(3)),  # of sizes that stand for any
+            (inputs, prototypes[:1].repeat(3, 1), bias[:1].repeat(3)),  # the sizes are examples
             dynamo=True,
             verbose=False,
             input_names=["features" if encoder is None else "pixels", "prototypes", "bias"],
@@ -105,9 +110,9 @@ def export_onnx(classifier: "Classifier", path: Path) -> Path:
 
 
 def write_classes(classifier: "Classifier", path: Path) -> Path:
-    """Write what changes with the classes as .npz: `prototypes` [V, D], `bias` [V] and `classes` [V]; where it is.
+    """Write `prototypes` [V, D], `bias` [V] and `classes` [V] as .npz and return the path.
 
-    Only a file that was written like this before is replaced.
+    Only a file of exported classes is replaced.
     """
     check_replaceable(path)
     prototypes, bias = class_tensors(classifier)
@@ -124,20 +129,20 @@ def write_classes(classifier: "Classifier", path: Path) -> Path:
 
 
 def check_replaceable(path: Path) -> None:
-    """Complain of a file in whose place classes are to be written, and that holds something else."""
+    """Raise an `InputError` if a path holds anything but exported classes."""
     if not path.exists():
         return
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            own = set(found.files) == {"prototypes", "bias", "classes"}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            exported = set(arrays.files) == {"prototypes", "bias", "classes"}
     except (ValueError, OSError, EOFError, AttributeError, BadZipFile):
-        own = False
-    if not own:
-        raise InputError(f"{path} is there, and holds no exported classes: choose another --out")
+        exported = False
+    if not exported:
+        raise InputError(f"{path} exists and holds no exported classes: choose another --out")
 
 
 def class_tensors(classifier: "Classifier") -> tuple[Tensor, Tensor]:
-    """Prototypes [V, D] and bias [V], the inputs that stand for the classes."""
+    """Return prototypes [V, D] and bias [V], the inputs that represent the classes."""
     space = classifier.space_
     bias = torch.zeros(len(space.names))
     bias[space.seen :] = classifier.bias_
@@ -145,7 +150,7 @@ def class_tensors(classifier: "Classifier") -> tuple[Tensor, Tensor]:
 
 
 def _metadata(classifier: "Classifier", encoder: ImageEncoder | None) -> dict[str, str]:
-    """What goes along with the network, as texts."""
+    """Return the metadata of the network, as texts."""
     return {
         "protograph": __version__,
         "temperature": repr(classifier.space_.temperature),
@@ -158,7 +163,7 @@ def _metadata(classifier: "Classifier", encoder: ImageEncoder | None) -> dict[st
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says of its own inner life."""
+    """Silence the log and the warnings of the exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
