@@ -21,14 +21,10 @@ from protograph.data import open_dataset
 from protograph.device import best_device
 from protograph.episodes import fixed_episodes, seeded
 from protograph.evaluation.metrics import EVALUATION_SEED, episode_measures, evaluation_spec, extract, measure
-from protograph.training.loop import (
-    configure,
-    make_model,
-    make_optimiser,
-    training_spec,
-    training_step,
-)
+from protograph.training.config import configure
 from protograph.training.run import environment
+from protograph.training.setup import make_model, training_spec
+from protograph.training.step import TrainingStep, make_optimiser
 from protograph.variants import find_variant
 
 
@@ -58,7 +54,7 @@ def training_ratio(repeats: int = 15) -> dict[str, float]:
 
     def full_step() -> None:
         generator = seeded(0, "bench", next(steps), device=device)
-        training_step(model, optimiser, store, dataset.augmentation, spec, recipe.episodes, generator, variant)
+        TrainingStep(model, optimiser, store, dataset.augmentation, spec, recipe.episodes, variant)(generator)
 
     images = recipe.episodes * (recipe.ways * (config.shots + recipe.novel_queries) + recipe.seen_queries)
     bare = make_model(config, dataset).backbone.to(device).train()

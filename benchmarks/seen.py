@@ -25,13 +25,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from protograph.data import Dataset, ImageStore, Pool, find_source, open_dataset
+from protograph.data import Dataset, ImageStore, Pool, open_dataset
 from protograph.data.splits import draw_by_index, hold_out_images
 from protograph.device import best_device, best_precision
 from protograph.evaluation.metrics import MEASURES, extract
-from protograph.training.config import STRONG
-from protograph.training.loop import configure, train, trained_model
+from protograph.training.config import configure
+from protograph.training.recipes import STRONG, default_backbone
 from protograph.training.run import Run
+from protograph.training.setup import trained_model
+from protograph.training.stages import train
 from report import Section, measure_sections, options
 
 HEAD = """# What bounds the accuracy on seen classes
@@ -147,7 +149,7 @@ def width(study: Study) -> Iterator[Section]:
 
 def changes(study: Study) -> Iterator[Section]:
     count, all_of_them = study.counts[-1], STRONG.image_changes
-    usual = find_source(study.dataset.name).backbone_for("fast")
+    usual = default_backbone(study.dataset.name, "fast")
     rows = [study.row("as it is", count)]
     rows += [study.row(f"{name} {value:g}", count, changes={name: value}) for name, value in all_of_them.items()]
     rows += [

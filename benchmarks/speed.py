@@ -57,16 +57,11 @@ from protograph.evaluation.metrics import (
 from protograph.nn.backbones import Conv4, build_backbone
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import MatrixRelation
-from protograph.training.config import RECIPES, Recipe, RunConfig
-from protograph.training.loop import (
-    configure,
-    make_model,
-    make_optimiser,
-    repeated_step,
-    trained_model,
-    training_spec,
-)
+from protograph.training.config import RunConfig, configure
+from protograph.training.recipes import PAPER, RECIPES, Recipe
 from protograph.training.run import Run
+from protograph.training.setup import make_model, trained_model, training_spec
+from protograph.training.step import TrainingStep, make_optimiser
 from protograph.variants import build, find_variant
 from report import Section, measure_sections, options
 
@@ -317,7 +312,9 @@ def own_step(bench: Bench, config: RunConfig) -> RepeatedStep:
     spec = training_spec(dataset, recipe, config.shots).to(bench.device)
     optimiser, loss_sum = make_optimiser(model, recipe), torch.zeros((), dtype=torch.float64, device=bench.device)
     variant = find_variant(VARIANT)
-    return repeated_step(model, optimiser, dataset.store, dataset.augmentation, spec, recipe.episodes, variant, loss_sum)
+    return TrainingStep(model, optimiser, dataset.store, dataset.augmentation, spec, recipe.episodes, variant).repeated(
+        loss_sum
+    )
 
 
 def bare_step(bench: Bench, config: RunConfig) -> RepeatedStep:
@@ -586,8 +583,8 @@ def head_step(bench: Bench, kind: str, count: int, episodes: int) -> tuple[float
     memory = Memory()
     similarities = ring(count) if kind == "sparse" else torch.rand(count, count)
     model = build(find_variant(VARIANT), "identity", (FEATURES,), count, {kind: similarities}).to(device)
-    optimiser, loss_sum = make_optimiser(model, RECIPES["paper"]), torch.zeros((), device=device)
-    step = repeated_step(model, optimiser, store, Augmentation(), spec, episodes, find_variant(VARIANT), loss_sum)
+    optimiser, loss_sum = make_optimiser(model, PAPER), torch.zeros((), device=device)
+    step = TrainingStep(model, optimiser, store, Augmentation(), spec, episodes, find_variant(VARIANT)).repeated(loss_sum)
     (taken,) = medians(bench.scale, warm_up(step))
     return taken, memory.peak()
 

@@ -11,7 +11,8 @@ from protograph._internal.errors import InputError
 from protograph.data import Dataset, FeatureStore
 from protograph.device import WARM_UP, RepeatedStep, has_triton, plain_requested
 from protograph.training.config import RunConfig
-from protograph.training.loop import can_be_captured, make_model, make_optimiser, repeated_step, training_spec, training_step
+from protograph.training.setup import make_model, training_spec
+from protograph.training.step import TrainingStep, can_be_recorded, make_optimiser
 from protograph.variants import find_variant
 
 Make = Callable[..., RunConfig]
@@ -54,11 +55,11 @@ def test_repeated_training_steps_are_training_steps_and_add_their_losses(toy: Da
     model, loss_sum = make_model(config, toy), torch.zeros((), dtype=torch.float64)
     alone, losses = copy.deepcopy(model), torch.zeros((), dtype=torch.float64)
     settings = (toy.store, toy.augmentation, spec, recipe.episodes)
-    step = repeated_step(model, make_optimiser(model, recipe), *settings, variant, loss_sum)
+    step = TrainingStep(model, make_optimiser(model, recipe), *settings, variant).repeated(loss_sum)
     optimiser = make_optimiser(alone, recipe)
     for seed in (3, 1, 3):
         step(seed)
-        losses += training_step(alone, optimiser, *settings, torch.Generator().manual_seed(seed), variant)
+        losses += TrainingStep(alone, optimiser, *settings, variant)(torch.Generator().manual_seed(seed))
     assert torch.equal(loss_sum, losses)
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), alone.parameters(), strict=True))
 
@@ -100,7 +101,7 @@ def test_captured_training_is_the_same_as_training_that_is_not(
     for capture in (True, False):
         model = make_model(config, toy).to(device)
         loss_sum, optimiser = torch.zeros((), dtype=torch.float64, device=device), make_optimiser(model, recipe)
-        step = repeated_step(model, optimiser, store, augmentation, spec, recipe.episodes, variant, loss_sum)
+        step = TrainingStep(model, optimiser, store, augmentation, spec, recipe.episodes, variant).repeated(loss_sum)
         assert step.capture
         step.capture = capture
         for seed in range(WARM_UP + 3):
@@ -137,9 +138,9 @@ def test_plain_steps_are_not_recorded(toy: Dataset, toy_config: Make, monkeypatc
     config = toy_config()
     model, spec = make_model(config, toy), training_spec(toy, config.recipe, 1)
     store = FeatureStore(torch.zeros(4, 2))  # resident wherever it is
-    assert can_be_captured(model, store, spec)
-    monkeypatch.setattr("protograph.training.loop.PLAIN", True)
-    assert not can_be_captured(model, store, spec)
+    assert can_be_recorded(model, store, spec)
+    monkeypatch.setattr("protograph.training.step.PLAIN", True)
+    assert not can_be_recorded(model, store, spec)
 
 
 @pytest.mark.gpu

@@ -48,11 +48,13 @@ if TYPE_CHECKING:  # with `as`, type checkers take a name as public
     from protograph.relations import UnicodeRelation as UnicodeRelation
     from protograph.relations import WordNetRelation as WordNetRelation
     from protograph.relations import register_relation as register_relation
-    from protograph.training.config import RECIPES as RECIPES
-    from protograph.training.config import Recipe as Recipe
     from protograph.training.config import RunConfig as RunConfig
-    from protograph.training.loop import configure as configure
-    from protograph.training.loop import train as train
+    from protograph.training.config import configure as configure
+    from protograph.training.recipes import RECIPES as RECIPES
+    from protograph.training.recipes import Recipe as Recipe
+    from protograph.training.recipes import register_recipe as register_recipe
+    from protograph.training.recipes import resolve_recipe as resolve_recipe
+    from protograph.training.stages import train as train
     from protograph.variants import AUX as AUX
     from protograph.variants import VARIANTS as VARIANTS
     from protograph.variants import Op as Op
@@ -96,8 +98,9 @@ _MODULES = {
         "WordNetRelation",
         "register_relation",
     ),
-    "training.config": ("RECIPES", "Recipe", "RunConfig"),
-    "training.loop": ("configure", "train"),
+    "training.config": ("RunConfig", "configure"),
+    "training.recipes": ("RECIPES", "Recipe", "register_recipe", "resolve_recipe"),
+    "training.stages": ("train",),
     "variants": ("AUX", "VARIANTS", "Op", "Variant", "build", "find_variant", "register_operator", "register_variant"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

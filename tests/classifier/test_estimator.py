@@ -35,8 +35,9 @@ from protograph.episodes import sample
 from protograph.evaluation.metrics import choose_bias, evaluation_spec, extract
 from protograph.training import loop as training
 from protograph.training.config import RunConfig
-from protograph.training.loop import load_weights, make_model, train
 from protograph.training.run import Run
+from protograph.training.setup import load_weights, make_model
+from protograph.training.stages import train
 
 EXPECTED_FAILURES: dict[str, str] = {}
 

@@ -10,7 +10,7 @@ from protograph.classifier import fitting
 from protograph.classifier.fitting import Fit, episode_spec, fitting_recipe, hold_out_images
 from protograph.data import FeatureStore
 from protograph.episodes import EpisodeSpec
-from protograph.training.config import FROZEN
+from protograph.training.recipes import FROZEN
 from protograph.variants import find_variant
 
 

@@ -9,7 +9,7 @@ from protograph.nn.backbones import Centred
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context, Operator
 from protograph.relations import ClassHint, keep_relations
-from protograph.training.loop import set_parameters
+from protograph.training.setup import set_parameters
 from protograph.variants import AUX, VARIANTS, Op, Variant, build, register_operator
 
 S, D = 4, 5

@@ -21,8 +21,8 @@ from protograph.cli import app, demo
 from protograph.cli.jobs import JOB
 from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.report import figures
-from protograph.training import config
 from protograph.training import loop as training
+from protograph.training import recipes
 from protograph.training.run import Run
 from protograph.variants import OPERATORS, VARIANTS
 
@@ -92,7 +92,7 @@ def toy_source(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         DATASETS,
         "toy",
-        DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True),
+        DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "noisy patterns", built_in=True),
     )
 
 
@@ -126,7 +126,7 @@ def finished(toy: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setitem(
             DATASETS,
             "toy",
-            DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True),
+            DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "noisy patterns", built_in=True),
         )
         result = train("--out", folder, "--variant=aux-only", "--set=epochs=2", "--set=steps=8")
     assert result.exit_code == 0, result.stderr
@@ -463,7 +463,7 @@ def test_evaluate_refuses_another_version_of_the_dataset(finished: Path, toy: Da
     monkeypatch.setitem(
         DATASETS,
         "toy",
-        DatasetSource(lambda root, progress, skip_bad: other, "conv4-32", "demo", "other patterns", built_in=True),
+        DatasetSource(lambda root, progress, skip_bad: other, "conv4-32", "other patterns", built_in=True),
     )
     check_refused(protograph("evaluate", finished), "toy-1", "toy-2", "train again")
 
@@ -564,7 +564,7 @@ def test_a_variant_that_is_pretrained_trains_the_first_stage_where_it_is_missing
     runs = tmp_path / "runs" / "toy"
     first, second = Run.open(runs / "cosine" / "demo-0"), Run.open(runs / "1-shot" / "gcgpn-aux" / "demo-0")
     assert (second.config.start, second.config.recipe.pretrain) == (first.fingerprint, "cosine")
-    assert (first.config.recipe.batch_size, second.config.recipe.batch_size) == (8, config.DEMO.batch_size)
+    assert (first.config.recipe.batch_size, second.config.recipe.batch_size) == (8, recipes.DEMO.batch_size)
     again = train(*pretrained)
     assert (again.exit_code, again.stdout) == (0, result.stdout)
     assert "starts from" not in again.stderr
@@ -611,8 +611,9 @@ def test_the_demo_of_everything_tells_what_it_measured_beside_its_table(
 ) -> None:
     """On the toy, whose few classes and images the demo takes for letters."""
     short = {name: value for name, value in SHORT.items() if name not in ("ways", "novel_queries", "seen_queries")}
-    monkeypatch.setitem(DATASETS, "letters", DatasetSource(lambda root, progress: toy, "conv4-32", "demo", "noisy patterns"))
-    monkeypatch.setitem(config.RECIPES, "demo", replace(config.DEMO, **short, batch_size=8))
+    monkeypatch.setitem(DATASETS, "letters", DatasetSource(lambda root, progress: toy, "conv4-32", "noisy patterns"))
+    short_demo = lambda *chosen: replace(recipes.demo_recipe(*chosen), **short, batch_size=8)
+    monkeypatch.setitem(recipes.RECIPES, "demo", recipes.RecipeSource(short_demo))
     monkeypatch.setattr(demo, "draw_curves", lambda *_: None)
     monkeypatch.setattr(demo, "open_dataset", lambda *_, **__: replace(toy, name="letters"))
     result = protograph("demo", "--all", "--out", tmp_path, "--device=cpu")

@@ -75,7 +75,7 @@ def test_the_few_shot_comparison_fits_a_terminal_with_every_number_whole(width: 
 def test_operators_of_a_datasets_default_relations_are_drawn(
     results: Path, toy: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(DATASETS, "toy", DatasetSource(lambda *_: toy, "conv4-32", "demo", "a toy", built_in=True))
+    monkeypatch.setitem(DATASETS, "toy", DatasetSource(lambda *_: toy, "conv4-32", "a toy", built_in=True))
     answer = json.loads(figures("operators", "--dataset=toy", "--out=drawn", "--json").stdout)
     assert answer["files"] == [
         f"drawn/operator-toy-kinship{size}.{kind}" for size in ("", "-column") for kind in ("png", "pdf")

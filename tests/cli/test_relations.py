@@ -33,7 +33,7 @@ def answer(*arguments: str | Path) -> dict[str, object]:
 @pytest.fixture(autouse=True)
 def toy_source(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """`toy` known by its name to the command."""
-    monkeypatch.setitem(DATASETS, "toy", DatasetSource(lambda *_: toy, "conv4-32", "demo", "noisy patterns", built_in=True))
+    monkeypatch.setitem(DATASETS, "toy", DatasetSource(lambda *_: toy, "conv4-32", "noisy patterns", built_in=True))
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from protograph.paper.ledger import lock_ledger, read_ledger
 from protograph.paper.summary import write_summary
 from protograph.report import figures
 from protograph.training import loop as training
-from protograph.training.config import RECIPES, recipe_for
+from protograph.training.recipes import RECIPES, resolve_recipe
 from protograph.variants import VARIANTS, find_variant
 
 HERE = Path(__file__).parent
@@ -52,7 +52,7 @@ def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(runner, "open_dataset", lambda name, *_: types.SimpleNamespace(name=name, fingerprint="images-1"))
     monkeypatch.setattr(jobs, "COMMAND", (sys.executable, "-S", str(HERE / "fake_train.py")))
     recipes = {
-        f"{variant} {name}": asdict(recipe_for(find_variant(variant), name, {}, DATASETS["letters"].changes))
+        f"{variant} {name}": asdict(resolve_recipe(find_variant(variant), "letters", name))
         for variant in VARIANTS
         for name in RECIPES
     }
@@ -561,7 +561,7 @@ def test_the_real_trainer_interrupted_behind_every_run_ends_with_the_same_ledger
     toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    source = DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "noisy patterns", built_in=True)
+    source = DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "noisy patterns", built_in=True)
     monkeypatch.setitem(DATASETS, "toy", source)
     monkeypatch.setattr(figures, "draw_run", lambda *_: None)
     monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))

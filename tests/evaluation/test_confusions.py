@@ -14,7 +14,7 @@ from protograph.nn.graph import GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context
 from protograph.training.config import RunConfig
-from protograph.training.loop import make_model
+from protograph.training.setup import make_model
 
 EPISODES = 7
 

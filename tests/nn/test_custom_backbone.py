@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from protograph.data import Dataset
 from protograph.nn.backbones import BACKBONES, Backbone, batch_norm_parts, build_backbone, embed_parts, register_backbone
-from protograph.training.config import RunConfig
-from protograph.training.loop import configure, make_model, train
+from protograph.training.config import RunConfig, configure
+from protograph.training.setup import make_model
+from protograph.training.stages import train
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_backbone.py"
 REGISTERED = [name for name in BACKBONES if name != "identity"]

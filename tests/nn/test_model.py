@@ -9,7 +9,7 @@ from protograph.nn.classify import normalise
 from protograph.nn.graph import GraphBlock
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Blocks, Context, Identity, Operator, SideInformation, Softmax, components, sparsify
-from protograph.training.loop import set_parameters
+from protograph.training.setup import set_parameters
 from protograph.variants import AUX, VARIANTS, Op, Variant, build, renew_relations, teen_candidate
 
 T, S, N, K, Q, D = 6, 4, 3, 2, 4, 5

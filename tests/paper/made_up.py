@@ -11,7 +11,6 @@ import pytest
 from scipy.stats import t as students_t
 
 from protograph._internal.files import write_json
-from protograph.data import DATASETS
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.claims import CONCLUSIONS, Conclusion
 from protograph.paper.grid import Task
@@ -20,7 +19,8 @@ from protograph.paper.published import Cell
 from protograph.paper.statistics import Difference
 from protograph.paper.summary import summary_blocks
 from protograph.report.document import as_markdown
-from protograph.training.config import RunConfig, recipe_for
+from protograph.training.config import RunConfig
+from protograph.training.recipes import default_backbone, resolve_recipe
 from protograph.variants import find_variant
 
 ENVIRONMENT = {"protograph": "0", "python": "3", "torch": "2", "platform": "here", "threads": 1, "gpu": None}
@@ -34,9 +34,9 @@ def numbers(task: Task) -> dict[str, dict[str, float]]:
 
 def make_run(folder: Path, task: Task, measures: Mapping[str, Any] | None = None, **more: Any) -> Path:
     """A run folder as a training of the task would leave it behind."""
-    recipe = recipe_for(find_variant(task.cell.variant), task.recipe, {}, DATASETS[task.cell.dataset].changes)
+    recipe = resolve_recipe(find_variant(task.cell.variant), task.cell.dataset, task.recipe)
     cell = task.cell
-    network = DATASETS[cell.dataset].backbone_for(task.recipe)
+    network = default_backbone(cell.dataset, task.recipe)
     config = RunConfig(cell.dataset, cell.variant, cell.shots, task.seed, network, cell.relations, recipe, "images-1")
     write_json(folder / "environment.json", ENVIRONMENT)
     write_json(folder / "config.json", {**config.to_dict(), **more})

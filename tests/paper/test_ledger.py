@@ -9,14 +9,13 @@ import pytest
 
 from paper.made_up import make_ledger, make_run, numbers
 from protograph._internal.errors import InputError
-from protograph.data import DATASETS
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
 from protograph.paper.ledger import entry_path, lock_ledger, read_ledger, record_run, scores, upgrade_ledger
 from protograph.paper.published import Cell
 from protograph.paper.runner import GridRun
 from protograph.paper.trials import recipe_changes
-from protograph.training.config import STRONG, recipe_for
+from protograph.training.recipes import STRONG, resolve_recipe
 from protograph.variants import find_variant
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +67,7 @@ def test_an_entry_from_before_images_were_changed_is_of_the_recipe_as_it_is_now(
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(content))
     config = read_ledger(tmp_path / "results")[task].config
-    assert config.recipe == recipe_for(find_variant(variant), "fast", {}, DATASETS[dataset].changes)
+    assert config.recipe == resolve_recipe(find_variant(variant), dataset, "fast")
     assert (config.recipe.image_changes, recipe_changes(config)) == ({}, "")
     assert GridRun([task], tmp_path / "results", tmp_path / "runs").missing(read_ledger(tmp_path / "results")) == []
 

@@ -73,7 +73,7 @@ def test_operators_are_drawn_where_the_files_are(
         return toy
 
     for name in ("cub", "mini-imagenet"):
-        monkeypatch.setitem(DATASETS, name, DatasetSource(open_toy, "conv4-32", "paper", "a toy"))
+        monkeypatch.setitem(DATASETS, name, DatasetSource(open_toy, "conv4-32", "a toy"))
     blocks = results_document(results, tmp_path, Silent())
     captions = [block.caption for block in blocks if isinstance(block, Figure)]
     assert opened == [tmp_path, tmp_path]

@@ -18,7 +18,7 @@ from protograph.paper.tables import shortfalls
 from protograph.paper.texts import RECIPE_TEXTS
 from protograph.paper.trials import Trial, write_trials
 from protograph.report.document import as_markdown
-from protograph.training.config import RECIPES
+from protograph.training.recipes import RECIPES
 
 AUX, FC = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "gcgpn-aux-fc")
 SPLIT = Cell("mini-imagenet", 5, "gcgpn-aux-split")

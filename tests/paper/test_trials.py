@@ -15,7 +15,7 @@ from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.trials import Trial, read_trials, trial_of, write_trials
-from protograph.training.config import find_recipe
+from protograph.training.recipes import FAST
 from protograph.training.run import Run
 
 TASK = Task(Cell("cub", 1, "gcgpn-aux"), "fast", 0)
@@ -48,7 +48,7 @@ def changed(folder: Path, h_mean: float, backbone: str | None = None, **settings
 
 
 def test_a_trial_says_what_it_changes_of_the_recipe_as_the_dataset_has_it(tmp_path: Path) -> None:
-    assert find_recipe("fast").learning_rate != 0.8  # CUB's own, so no change
+    assert FAST.learning_rate != 0.8  # CUB's own, so no change
     tried, measures = trial_of(Run.open(changed(tmp_path / "usual", 41.5)))
     assert tried == Trial("cub", 1, "gcgpn-aux", "fast", "", "", 0, 2)
     assert {name: measure.mean for name, measure in measures.items()} == {

@@ -14,10 +14,10 @@ from protograph.evaluation.confusions import collect, strongest
 from protograph.evaluation.metrics import evaluation_spec
 from protograph.report.document import Figure, Heading, Paragraph, Table, as_html, plain
 from protograph.report.run_page import _value, run_document
-from protograph.training import loop as training
 from protograph.training.config import RunConfig
-from protograph.training.loop import trained_model
 from protograph.training.run import Run
+from protograph.training.setup import trained_model
+from protograph.training.stages import train
 
 NAMES = ("<i>one</i>", "two | b", "**three**")
 
@@ -31,7 +31,7 @@ def named(toy: Dataset) -> Dataset:
 @pytest.fixture(scope="module")
 def folder(named: Dataset, toy_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder_path = tmp_path_factory.mktemp("run") / "gcgpn-aux"
-    training.train(toy_config(), named, folder_path)
+    train(toy_config(), named, folder_path)
     return folder_path
 
 
@@ -98,7 +98,7 @@ def test_a_variant_without_relations_says_so(folder: Path, named: Dataset) -> No
 
 
 def test_the_command_writes_one_page(folder: Path, named: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = DatasetSource(lambda root, progress, skip_bad: named, "conv4-32", "demo", "a toy", built_in=True)
+    source = DatasetSource(lambda root, progress, skip_bad: named, "conv4-32", "a toy", built_in=True)
     monkeypatch.setitem(DATASETS, "toy", source)
     result = write(folder, "--out", tmp_path / "page.html", "--episodes=3", "--device=cpu", "--json")
     assert result.exit_code == 0, result.stderr

@@ -15,23 +15,25 @@ from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.runner import GridRun
-from protograph.training.config import (
-    CHANGES,
+from protograph.training.config import RunConfig, configure, differences, read_toml
+from protograph.training.recipes import (
+    DEFAULT_RECIPES,
     DEMO,
+    FAST,
     PAPER,
     RECIPES,
     STRONG,
     Recipe,
-    RunConfig,
-    differences,
+    RecipeSource,
+    default_backbone,
     find_recipe,
-    has_use,
-    read_toml,
     stage_before,
-    typed,
-    unused,
+    unused_settings,
+    uses_setting,
 )
-from protograph.training.loop import configure, configure_start, learning_rate
+from protograph.training.settings import typed
+from protograph.training.stages import configure_first_stage
+from protograph.training.step import learning_rate_at
 from protograph.variants import VARIANTS, find_variant
 
 CONFIG = RunConfig("letters", "gcgpn-aux", 5, 3, "conv4-32", ("unicode", "own.csv"), PAPER, "abc", ("plugin.py",))
@@ -50,11 +52,11 @@ def test_a_configuration_survives_json(**changes: Any) -> None:
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("recipe", [PAPER, FAST, STRONG, DEMO], ids=list(RECIPES))
 def test_every_recipe_survives_json_under_its_own_name(recipe: Recipe) -> None:
     config = replace(CONFIG, recipe=recipe)
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    assert find_recipe(recipe.name) is recipe
+    assert find_recipe(recipe.name).make(find_variant("gcgpn-aux"), "letters", None) == recipe
 
 
 def test_toml_settings_are_read_and_typed(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_a_recipe_that_cannot_be_meant_is_refused(changes: dict[str, Any], named
 
 def test_recipes_derive_from_one_another(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        DATASETS, "toy", DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
+        DATASETS, "toy", DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "a toy", built_in=True)
     )
     own = configure(toy, "gcgpn-aux").recipe
     assert own == DEMO
@@ -153,8 +155,9 @@ def test_recipes_derive_from_one_another(toy: Dataset, monkeypatch: pytest.Monke
 
 def test_what_is_not_given_takes_the_datasets_default(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        DATASETS, "toy", DatasetSource(lambda root, progress, skip_bad: toy, "conv4-64", "paper", "a toy", built_in=True)
+        DATASETS, "toy", DatasetSource(lambda root, progress, skip_bad: toy, "conv4-64", "a toy", built_in=True)
     )
+    monkeypatch.setitem(DEFAULT_RECIPES, "toy", "paper")
     config = configure(toy, "gcgpn-aux")
     assert (config.backbone, config.recipe, config.relations) == ("conv4-64", PAPER, ("kinship",))
     assert config.fingerprint == toy.fingerprint
@@ -167,7 +170,7 @@ def test_what_is_not_given_takes_the_datasets_default(toy: Dataset, monkeypatch:
 
 def test_a_relation_that_would_be_ignored_is_refused(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        DATASETS, "toy", DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "demo", "a toy", built_in=True)
+        DATASETS, "toy", DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "a toy", built_in=True)
     )
     with pytest.raises(InputError, match=r"'aux-only' uses no side information.*'kinship'"):
         configure(toy, "aux-only", relations=["kinship"])
@@ -175,13 +178,14 @@ def test_a_relation_that_would_be_ignored_is_refused(toy: Dataset, monkeypatch: 
 
 @pytest.fixture
 def known_toy(toy: Dataset, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    monkeypatch.setitem(DATASETS, "toy", DatasetSource(lambda root, progress: toy, "conv4-32", "paper", "a toy"))
+    monkeypatch.setitem(DATASETS, "toy", DatasetSource(lambda root, progress: toy, "conv4-32", "a toy"))
+    monkeypatch.setitem(DEFAULT_RECIPES, "toy", "paper")
     return toy
 
 
 def begun(dataset: Dataset, variant: str, changes: Mapping[str, Any] | None = None, **options: Any) -> RunConfig:
     """A configuration of the run that a variant starts from."""
-    return configure_start(configure(dataset, variant, changes=changes, **options), dataset, changes)
+    return configure_first_stage(configure(dataset, variant, changes=changes, **options), dataset, changes)
 
 
 def changed(dataset: Dataset, variant: str, recipe: Recipe) -> dict[str, Any]:
@@ -191,7 +195,6 @@ def changed(dataset: Dataset, variant: str, recipe: Recipe) -> dict[str, Any]:
 
 
 def test_baselines_are_trained_as_long_and_on_the_queries_their_authors_chose(known_toy: Dataset) -> None:
-    assert CHANGES.keys() == RECIPES.keys()
     queries = {"novel_queries": 6, "seen_queries": 0}
     for variant in ("pn+", "pn+cos"):
         assert changed(known_toy, variant, PAPER) == {"epochs": 60, **queries}
@@ -251,17 +254,16 @@ def test_the_strong_recipe_fits_the_paper_s_datasets(
 def test_every_recipe_has_the_network_its_dataset_names_for_it() -> None:
     for name, source in DATASETS.items():
         wide = name in ("mini-imagenet", "cub", "cub-stratified")
-        assert source.backbones.keys() <= RECIPES.keys()
         for recipe in RECIPES:
-            assert source.backbone_for(recipe) == ("conv4-128-mirror" if wide and recipe == "strong" else source.backbone)
+            assert default_backbone(name, recipe) == ("conv4-128-mirror" if wide and recipe == "strong" else source.backbone)
 
 
 def test_changes_of_images_are_of_use_wherever_training_looks_at_images() -> None:
     for setting in STRONG.image_changes:
         for variant in ("gcgpn-aux", "pn+", "cosine", "dfslwof-att"):
-            assert setting not in unused(find_variant(variant), STRONG)
-        assert setting in unused(find_variant("teen"), STRONG)
-        assert has_use(find_variant("teen"), STRONG, setting)  # its first stage has one
+            assert setting not in unused_settings(find_variant(variant), STRONG)
+        assert setting in unused_settings(find_variant("teen"), STRONG)
+        assert uses_setting(find_variant("teen"), STRONG, setting)  # its first stage has one
 
 
 def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:
@@ -345,7 +347,8 @@ def test_a_variant_that_the_recipe_s_own_start_does_not_fit_is_told_to_name_none
 def test_variants_that_have_a_start_of_their_own_or_none_do_not_name_the_recipe_s(
     known_toy: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(RECIPES, "paper", replace(PAPER, pretrain="cosine"))
+    make = lambda variant, dataset, pretrain: replace(PAPER, pretrain="cosine")
+    monkeypatch.setitem(RECIPES, "paper", RecipeSource(make))
     found = {name: configure(known_toy, name).recipe.pretrain for name in ("gcgpn", "pn+", "cosine", "dfslwof-att", "teen")}
     assert found == {"gcgpn": "cosine", "pn+": "", "cosine": "", "dfslwof-att": "", "teen": ""}
 
@@ -373,7 +376,7 @@ def test_differences_name_both_values() -> None:
 
 
 def test_the_paper_recipe_drops_its_rate_after_epochs_20_40_50_60() -> None:
-    rates = {epoch: learning_rate(PAPER, epoch * PAPER.steps) for epoch in range(PAPER.epochs)}
+    rates = {epoch: learning_rate_at(PAPER, epoch * PAPER.steps) for epoch in range(PAPER.epochs)}
     expected = {
         0: 0.1,
         19: 0.1,
@@ -387,12 +390,12 @@ def test_the_paper_recipe_drops_its_rate_after_epochs_20_40_50_60() -> None:
         74: 0.000048,
     }
     assert {epoch: rates[epoch] for epoch in expected} == expected
-    assert learning_rate(PAPER, 20 * PAPER.steps - 1) == 0.1
+    assert learning_rate_at(PAPER, 20 * PAPER.steps - 1) == 0.1
 
 
 def test_annealing_follows_half_a_cosine_to_zero() -> None:
     recipe = Recipe("own", epochs=4, steps=25, learning_rate=0.4, anneal=True)
-    rates = [learning_rate(recipe, step) for step in range(100)]
+    rates = [learning_rate_at(recipe, step) for step in range(100)]
     assert rates[0] == 0.4
     assert rates[50] == pytest.approx(0.2)
     assert rates[25] == pytest.approx(0.2 + 0.2 * math.sqrt(0.5))
@@ -402,11 +405,11 @@ def test_annealing_follows_half_a_cosine_to_zero() -> None:
 
 def test_warm_up_rises_evenly_to_the_rate_it_then_leaves_alone() -> None:
     recipe = Recipe("own", epochs=4, steps=25, learning_rate=0.4, warmup_steps=8)
-    rates = [learning_rate(recipe, step) for step in range(100)]
+    rates = [learning_rate_at(recipe, step) for step in range(100)]
     assert rates[:8] == pytest.approx([0.4 * (step + 1) / 8 for step in range(8)])
     assert set(rates[8:]) == {0.4}
     annealed = replace(recipe, anneal=True)
-    assert learning_rate(annealed, 3) == pytest.approx(0.5 * learning_rate(replace(annealed, warmup_steps=0), 3))
+    assert learning_rate_at(annealed, 3) == pytest.approx(0.5 * learning_rate_at(replace(annealed, warmup_steps=0), 3))
 
 
 def test_drops_come_from_the_command_line_too() -> None:

@@ -19,7 +19,9 @@ from torch import Tensor
 from protograph.data import ImageStore, open_dataset
 from protograph.episodes import fixed_episodes, seeded
 from protograph.evaluation.metrics import evaluation_spec, measure
-from protograph.training.loop import configure, learning_rate, make_model, make_optimiser, training_spec, training_step
+from protograph.training.config import configure
+from protograph.training.setup import make_model, training_spec
+from protograph.training.step import TrainingStep, learning_rate_at, make_optimiser
 from protograph.variants import find_variant
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -56,9 +58,9 @@ def fifty_steps() -> dict[str, float]:
     losses = []
     for step in range(STEPS):
         for group in optimiser.param_groups:
-            group["lr"] = learning_rate(config.recipe, step)
+            group["lr"] = learning_rate_at(config.recipe, step)
         generator = seeded(0, "train", step)
-        losses.append(training_step(model, optimiser, dataset.store, dataset.augmentation, spec, 4, generator, variant).item())
+        losses.append(TrainingStep(model, optimiser, dataset.store, dataset.augmentation, spec, 4, variant)(generator).item())
     episodes = fixed_episodes(evaluation_spec(dataset, "validation", 5, 1, 15), 0, 100)
     measures = measure(model, dataset.store, episodes)
     return {

@@ -21,12 +21,15 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance, Silent
 from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore, Pool
 from protograph.episodes import EpisodeSpec, draw, draw_batch, seeded
-from protograph.evaluation.metrics import MEASURES, Measure
+from protograph.evaluation.metrics import MEASURES, Measure, measures_as_json
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.training import loop as training
-from protograph.training.config import Recipe, RunConfig
-from protograph.training.loop import make_model, make_optimiser, set_rate, train, training_step
+from protograph.training.config import RunConfig
+from protograph.training.recipes import Recipe
 from protograph.training.run import Run
+from protograph.training.setup import make_model, plan_training, training_spec
+from protograph.training.stages import train
+from protograph.training.step import TrainingStep, can_be_recorded, drop_features, make_optimiser, set_learning_rate
 from protograph.variants import VARIANTS, build
 
 Make = Callable[..., RunConfig]
@@ -166,7 +169,7 @@ def test_restored_momentum_lies_in_memory_as_its_parameter_does(toy: Dataset, to
     model = make_model(config, toy)
     model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser, run = make_optimiser(model, config.recipe), Run.open(tmp_path / "run")
-    restored = training.restore(run, model, optimiser)
+    restored = training.restore_checkpoint(run, model, optimiser)
     assert restored is not None
     momentum = restored.part("momentum.")
     convolutions = 0
@@ -236,7 +239,7 @@ def test_the_result_tests_the_best_epoch_and_the_last_one(
     for which, measures in (("best", result["measures"]), ("last", result["last_epoch"]["measures"])):
         model = make_model(toy_config("aux-only"), toy)
         model.load_state_dict(Run.open(tmp_path / "run").weights(which))
-        assert measures == training.as_json(training.evaluate(model, toy, "test", 1, 3, 6))
+        assert measures == measures_as_json(training.evaluate(model, toy, "test", 1, 3, 6))
     assert result["measures"] != result["last_epoch"]["measures"]
 
 
@@ -291,7 +294,7 @@ def test_scales_and_temperatures_of_operators_learn_at_their_share_of_the_rate(t
     optimiser = make_optimiser(model, config.recipe)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for rate in (0.2, 0.05):
-        set_rate(optimiser, rate)
+        set_learning_rate(optimiser, rate)
         for group in optimiser.param_groups:
             for parameter in group["params"]:
                 assert group["lr"] == (0.25 * rate if names[id(parameter)] in slow else rate)
@@ -319,7 +322,7 @@ def test_decay_scalars_reaches_the_training(toy: Dataset, toy_config: Make, tmp_
 
 def test_dropout_leaves_a_share_of_the_features_at_zero_and_their_mean_as_it_is() -> None:
     features = torch.ones(50, 400)
-    dropped = training.dropped(features, 0.25, seeded(1))
+    dropped = drop_features(features, 0.25, seeded(1))
     kept = torch.rand(50, 400, generator=seeded(1)) >= 0.25
     assert torch.equal(dropped, torch.where(kept, features / 0.75, 0))
     assert 0.73 < kept.double().mean() < 0.77
@@ -350,11 +353,11 @@ def test_the_recipe_s_changes_of_images_are_added_to_the_dataset_s_own(
 ) -> None:
     asked = []
 
-    def stop(model: object, optimiser: object, store: object, augmentation: Augmentation, *_: object) -> None:
+    def stop(model: object, optimiser: object, store: object, augmentation: Augmentation, *_: object) -> TrainingStep:
         asked.append(augmentation)
         raise Killed
 
-    monkeypatch.setattr(training, "repeated_step", stop)
+    monkeypatch.setattr(training, "TrainingStep", stop)
     changes = {"zoom": 1.3, "stretch": 1.2, "colour": 0.3, "erase": 0.4}
     own = replace(toy, augmentation=Augmentation(3, flip=True, colour=0.1))  # which a recipe that says nothing leaves alone
     for place, (dataset, changed) in enumerate(((toy, changes), (toy, {}), (own, {}), (own, {"zoom": 1.3}))):
@@ -373,7 +376,7 @@ def test_changes_of_images_are_refused_where_there_are_only_features(
     with pytest.raises(InputError, match=rf"'short' changes images \({name}\), and dataset 'toy' has features in their place"):
         train(replace(toy_config(**setting), backbone="identity"), dataset, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
-    training.plan(replace(toy_config(), backbone="identity"), dataset)  # as it is, it can be trained
+    plan_training(replace(toy_config(), backbone="identity"), dataset)  # as it is, it can be trained
 
 
 def test_divergence_is_reported_with_the_rate_to_lower(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
@@ -397,7 +400,7 @@ def measured_again(folder: Path, toy: Dataset) -> dict[str, Any]:
     run = Run.open(folder)
     model = make_model(run.config, toy)
     model.load_state_dict(run.weights("best"))
-    return training.as_json(training.evaluate(model, toy, "test", 1, 3, 6))
+    return measures_as_json(training.evaluate(model, toy, "test", 1, 3, 6))
 
 
 def checkpoint_measures(folder: Path) -> dict[str, Any]:
@@ -429,10 +432,10 @@ def test_every_variant_trains_and_its_weights_measure_as_recorded(
 def stepping(variant: str, toy: Dataset, config: RunConfig) -> tuple[GraphPrototypeNetwork, float, Any]:
     """A model before a step without augmentation, the loss of that step, and what was drawn for it."""
     chosen, plain = VARIANTS[variant], Augmentation()
-    model, spec, _ = training.plan(config, toy)
+    model, spec, _ = plan_training(config, toy)
     before = copy.deepcopy(model)
     count = config.recipe.batch_size if chosen.objective == "classify" else config.recipe.episodes
-    loss = training_step(model, make_optimiser(model, config.recipe), toy.store, plain, spec, count, seeded(0), chosen)
+    loss = TrainingStep(model, make_optimiser(model, config.recipe), toy.store, plain, spec, count, chosen)(seeded(0))
     drawn = draw(spec, count, seeded(0)) if isinstance(spec, EpisodeSpec) else draw_batch(spec, count, seeded(0))
     return before.train(), loss.item(), drawn
 
@@ -534,7 +537,7 @@ def test_a_step_with_a_sparse_relation_makes_nothing_of_the_size_of_all_pairs_of
     optimiser = make_optimiser(model, Recipe("short"))
     before = [parameter.detach().clone() for parameter in model.parameters()]
     with LargestTensor() as largest:
-        loss = training_step(model, optimiser, store, Augmentation(), spec, 2, seeded(3), VARIANTS[variant])
+        loss = TrainingStep(model, optimiser, store, Augmentation(), spec, 2, VARIANTS[variant])(seeded(3))
     assert loss.isfinite()
     assert all((new != old).any() for new, old in zip(model.parameters(), before, strict=True))
     assert neighbours * classes < largest.numbers < classes * classes / 8
@@ -542,10 +545,10 @@ def test_a_step_with_a_sparse_relation_makes_nothing_of_the_size_of_all_pairs_of
 
 def test_a_step_with_a_sparse_relation_is_not_captured(toy: Dataset, toy_config: Make) -> None:
     """It asks the host how many edges an episode has."""
-    spec = training.training_spec(toy, toy_config().recipe, 1)
+    spec = training_spec(toy, toy_config().recipe, 1)
     for similarities, captured in ((torch.eye(25), True), (torch.eye(25).to_sparse_coo(), False)):
         model = build(VARIANTS["gcgpn-aux"], "identity", (4,), 12, {"kinship": similarities})
-        assert training.can_be_captured(model, FeatureStore(torch.zeros(9, 4)), spec) is captured
+        assert can_be_recorded(model, FeatureStore(torch.zeros(9, 4)), spec) is captured
 
 
 # Two stages
@@ -637,26 +640,52 @@ def test_a_run_begun_from_another_start_is_refused(toy: Dataset, toy_config: Mak
     train(config, toy, tmp_path / "run", start=start)
 
 
+def test_a_missing_first_stage_is_trained_into_a_folder_beside_the_run(
+    toy: Dataset, toy_config: Make, start: Path, tmp_path: Path
+) -> None:
+    train(toy_config("dfslwof-att", epochs=2), toy, tmp_path / "run")
+    first = Run.open(tmp_path / "run-cosine")
+    assert (first.config.variant, first.config.recipe.epochs, first.measures is not None) == ("cosine", 2, True)
+    assert Run.open(tmp_path / "run").config.start == first.fingerprint
+    train(toy_config("dfslwof-avg"), toy, tmp_path / "other", start=tmp_path / "named")
+    assert outcome(tmp_path / "named") == outcome(start)
+
+
+def test_a_finished_first_stage_is_used_as_it_is(toy: Dataset, toy_config: Make, start: Path, tmp_path: Path) -> None:
+    before = {file.name: file.read_bytes() for file in start.iterdir()}
+    train(toy_config("dfslwof-att", epochs=1), toy, tmp_path / "run", start=start)
+    assert Run.open(tmp_path / "run").config.start == Run.open(start).fingerprint
+    assert {file.name: file.read_bytes() for file in start.iterdir()} == before
+    assert not (tmp_path / "run-cosine").exists()
+
+
+def test_an_unfinished_first_stage_is_finished_first(toy: Dataset, toy_config: Make, start: Path, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(replace(toy_config("cosine"), relations=()), toy, tmp_path / "half", progress=Stopping((9,)))
+    train(toy_config("dfslwof-att"), toy, tmp_path / "run", start=tmp_path / "half")
+    assert outcome(tmp_path / "half") == outcome(start)
+
+
 def test_what_cannot_be_started_from_is_refused_before_the_folder_is_touched(
     toy: Dataset, toy_config: Make, start: Path, tmp_path: Path
 ) -> None:
     config, out = toy_config("dfslwof-att"), tmp_path / "run"
     with pytest.raises(InputError, match=r"'dfslwof-att' starts from a trained 'cosine'"):
-        train(config, toy, out)
+        training.train_stage(config, toy, out, torch.device("cpu"), Silent(), None)
     with pytest.raises(InputError, match=r"'gcgpn-aux' starts from no other run.*--set pretrain=cosine"):
         train(toy_config(), toy, out, start=start)
     with pytest.raises(InputError, match=r"'pn\+' starts from no other run: leave out the start \S+$"):
         train(toy_config("pn+"), toy, out, start=start)
     with pytest.raises(InputError, match=r"'gcgpn-aux' starts from a trained 'cosine'"):
-        train(toy_config(pretrain="cosine"), toy, out)
+        training.train_stage(toy_config(pretrain="cosine"), toy, out, torch.device("cpu"), Silent(), None)
     with pytest.raises(InputError, match="not a run folder"):
-        train(config, toy, out, start=tmp_path / "absent")
+        training.train_stage(config, toy, out, torch.device("cpu"), Silent(), tmp_path / "absent")
     with pytest.raises(InputError, match=r"its backbone is 'conv4-32', not 'conv4-64'.*--start"):
         train(replace(config, backbone="conv4-64"), toy, out, start=start)
     with pytest.raises(Killed):
         train(toy_config("cosine"), toy, tmp_path / "half", progress=Stopping((9,)))
     with pytest.raises(InputError, match="before its training is finished"):
-        train(config, toy, out, start=tmp_path / "half")
+        training.train_stage(config, toy, out, torch.device("cpu"), Silent(), tmp_path / "half")
     train(toy_config("pn+", epochs=1, steps=1), toy, tmp_path / "pn")
     with pytest.raises(InputError, match=r"its variant is 'pn\+', not 'cosine'"):
         train(config, toy, out, start=tmp_path / "pn")
@@ -707,7 +736,7 @@ def test_training_may_take_more_or_fewer_classes_as_novel_than_evaluation_asks_o
         _, _, episodes = stepping(variant, toy, config)
         assert episodes.support.shape[1] == ways
         assert episodes.classes.shape[1] - episodes.seen == ways
-        assert training.plan(config, toy)[2].ways == 3, "which is what validation asks of"
+        assert plan_training(config, toy)[2].ways == 3, "which is what validation asks of"
     too_many = f"{toy.seen} ways asked of {toy.seen} seen classes: use fewer ways .--set training_ways=N.$"
     with pytest.raises(InputError, match=too_many):
         train(toy_config(variant, training_ways=toy.seen), toy, tmp_path / "run")
@@ -755,7 +784,7 @@ from protograph.data import DATASETS, DatasetSource
 figures.draw_run = lambda *_: None
 training.evaluate = functools.partial(training.evaluate, episodes=20)
 DATASETS["toy"] = DatasetSource(
-    lambda root, progress, skip_bad: make_toy(), "conv4-32", "demo", "noisy patterns", built_in=True
+    lambda root, progress, skip_bad: make_toy(), "conv4-32", "noisy patterns", built_in=True
 )
 app()
 """

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from protograph.data import DATASETS, IN_MEMORY
+from protograph.data import DATASETS
 from protograph.paper.published import published
-from protograph.training.config import RECIPES, recipe_for
+from protograph.training.recipes import RECIPES, default_backbone, resolve_recipe
 from protograph.variants import VARIANTS, find_variant
 
 ROWS = list(csv.DictReader((Path(__file__).parent / "data_files" / "recipes.csv").read_text().splitlines()))
@@ -33,10 +33,9 @@ def test_the_golden_table_has_every_variant_and_recipe_and_every_published_cell(
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['dataset']}-{row['recipe']}-{row['variants'].split()[0]}")
 def test_a_resolved_recipe_equals_the_golden_one(row: dict[str, str]) -> None:
     changes = dict(change.split("=") for change in row["changes"].split())
-    source = DATASETS.get(row["dataset"], IN_MEMORY)
-    assert source.backbone_for(row["recipe"]) == row["backbone"]
+    assert default_backbone(row["dataset"], row["recipe"]) == row["backbone"]
     for name in row["variants"].split():
-        settings = asdict(recipe_for(find_variant(name), row["recipe"], changes, source.changes))
+        settings = asdict(resolve_recipe(find_variant(name), row["dataset"], row["recipe"], changes))
         assert settings.pop("name") == row["recipe"]
         assert {key: as_text(value) for key, value in settings.items()} == {key: row[key] for key in settings}
         assert settings.keys() == row.keys() - {"dataset", "recipe", "changes", "backbone", "variants"}

@@ -22,16 +22,10 @@ from protograph.nn.backbones import Centred
 from protograph.nn.classify import normalise
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import KeptRelation, open_relations
-from protograph.training.config import DEMO, FROZEN, Recipe
-from protograph.training.loop import (
-    learning_rate,
-    make_optimiser,
-    repeated_step,
-    set_parameters,
-    set_rate,
-    trained_model,
-)
+from protograph.training.recipes import DEMO, FROZEN, Recipe
 from protograph.training.run import Run
+from protograph.training.setup import set_parameters, trained_model
+from protograph.training.step import TrainingStep, learning_rate_at, make_optimiser, set_learning_rate
 from protograph.variants import Variant, build, find_variant
 
 FEWEST_STEPS = 50
@@ -230,10 +224,10 @@ def train_model(
     episodes = max(1, min(recipe.episodes, JOINT_NUMBERS // model.prototypes.numel()))
     optimiser = make_optimiser(model, recipe)
     loss_sum = torch.zeros((), dtype=torch.float64)
-    one_step = repeated_step(model, optimiser, store, Augmentation(), spec, episodes, variant, loss_sum)
+    one_step = TrainingStep(model, optimiser, store, Augmentation(), spec, episodes, variant).repeated(loss_sum)
     with progress.task(f"fit {variant.name}", recipe.steps, "steps") as advance:
         for step in range(recipe.steps):
-            set_rate(optimiser, learning_rate(recipe, step))
+            set_learning_rate(optimiser, learning_rate_at(recipe, step))
             one_step(step_seed(seed, step))
             advance(1)
     if not math.isfinite(loss_sum.item()):

@@ -11,9 +11,8 @@ from rich.table import Table
 from protograph._internal.errors import InputError
 from protograph.cli.display import add_measures, fit_terminal, reported, show, stacked
 from protograph.cli.options import AsJson, load_plugins
-from protograph.evaluation.metrics import Measures
+from protograph.evaluation.metrics import Measures, measures_as_json
 from protograph.paper.trials import Trial, trial_of, write_trials
-from protograph.training.loop import as_json as measures_as_json
 from protograph.training.run import Run
 
 

@@ -11,6 +11,7 @@ from protograph.cli.options import AsJson, Plugins, Root, load_plugins
 from protograph.data import DATASETS, find_source, open_dataset
 from protograph.data.check import Inspection, inspect_dataset
 from protograph.data.splits import DATASET_PARTS
+from protograph.training.recipes import default_recipe_name
 
 EXAMPLES = 8  # duplicates and unreadable images shown by name
 
@@ -25,7 +26,7 @@ def datasets_command(context: typer.Context, plugin: Plugins = None, as_json: As
     if context.invoked_subcommand:
         return
     rows = {
-        name: {"backbone": source.backbone_for(source.recipe), "recipe": source.recipe, "summary": source.summary}
+        name: {"backbone": source.backbone, "recipe": default_recipe_name(name), "summary": source.summary}
         for name, source in DATASETS.items()
     }
     table = Table("dataset", "backbone", "recipe", "contents")

@@ -13,10 +13,9 @@ from protograph.cli.options import AsJson, Device, Root, find_device, find_preci
 from protograph.data import Dataset, open_dataset
 from protograph.data.kept_split import with_kept_split
 from protograph.device import PRECISIONS
-from protograph.evaluation.metrics import choose_bias, evaluate, evaluate_unknown
-from protograph.training.loop import as_json as measures_as_json
-from protograph.training.loop import trained_model
+from protograph.evaluation.metrics import choose_bias, evaluate, evaluate_unknown, measures_as_json
 from protograph.training.run import Run
+from protograph.training.setup import trained_model
 
 
 @reported

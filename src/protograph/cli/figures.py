@@ -21,7 +21,7 @@ from protograph.paper.tables import few_shot_table
 from protograph.report.document import MARKS
 from protograph.report.document import Table as DocumentTable
 from protograph.report.figures import save
-from protograph.training.config import RECIPES
+from protograph.training.recipes import RECIPES
 
 FIGURES = ("shots", "few-shot", "operators")
 LEGEND = (

@@ -10,7 +10,7 @@ import typer
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.device import PRECISIONS, best_device, best_precision
-from protograph.training.config import SETTINGS
+from protograph.training.recipes import SETTINGS
 
 Root = Annotated[
     Path | None,

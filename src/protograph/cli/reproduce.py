@@ -16,7 +16,7 @@ from protograph.paper.published import TITLES
 from protograph.paper.runner import GridRun, key_measures, run_grid
 from protograph.paper.summary import write_summary
 from protograph.paper.verdicts import check_conclusions
-from protograph.training.config import RECIPES
+from protograph.training.recipes import RECIPES
 
 ENGINES = ("local", "ray")
 

@@ -27,9 +27,11 @@ from protograph.cli.options import (
 from protograph.data import Dataset, open_dataset
 from protograph.evaluation.metrics import MEASURES
 from protograph.relations import relation_label
-from protograph.training.config import RECIPES, RunConfig, read_toml, stage_before, unused
-from protograph.training.loop import configure, configure_start, plan, train, trained_model
-from protograph.training.run import Run, place
+from protograph.training.config import RunConfig, configure, read_toml
+from protograph.training.recipes import RECIPES, stage_before
+from protograph.training.run import Run, run_path
+from protograph.training.setup import trained_model
+from protograph.training.stages import configure_first_stage, train
 from protograph.variants import find_variant
 
 SETTINGS: dict[str, type] = {
@@ -164,10 +166,10 @@ def train_several(
 
 
 def default_folder(config: RunConfig, dataset: Dataset) -> Path:
-    """Where a run goes unless told otherwise; one that is trained without examples serves every K."""
+    """Return the default run folder. A run that is trained without examples serves every K."""
     shots = None if find_variant(config.variant).objective == "classify" else config.shots
     others = () if config.relations == dataset.default_relations else tuple(map(relation_label, config.relations))
-    return Path("runs") / place(config.dataset, shots, config.variant, config.recipe.name, config.seed, others)
+    return Path("runs") / run_path(config.dataset, shots, config.variant, config.recipe.name, config.seed, others)
 
 
 def run_training(
@@ -179,54 +181,29 @@ def run_training(
     start: Path | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train into a folder, behind the stage before where there is one, and draw its images.
+    """Train into a folder, draw the images of the run and of its first stage, and return the measures.
 
-    start: where the stage before is, or goes
-    changes: to the recipe, which the stage before follows as well
+    Args:
+        config: What to train.
+        dataset: The dataset.
+        folder: The run folder.
+        device: The device by the name a user gives.
+        progress: Where progress is shown.
+        start: The first stage's run folder; by default that of its own training.
+        changes: Settings of the recipe that the user changed, which the first stage follows too.
+
     """
-    if stage_before(find_variant(config.variant), config.recipe):
-        start = run_start(config, dataset, folder, device, progress, start, changes or {})
-    result = train(config, dataset, folder, find_device(device), progress, start)
-    if not (folder / "episode.png").exists():
-        from protograph.report.figures import (
-            draw_run,  # matplotlib takes a third of a second, and --help and mistakes do without
-        )
+    if start is None and stage_before(find_variant(config.variant), config.recipe):
+        start = default_folder(configure_first_stage(config, dataset, changes or {}), dataset)
+    result = train(config, dataset, folder, find_device(device), progress, start, changes or {})
+    for trained in filter(None, (start, folder)):
+        if not (trained / "episode.png").exists():
+            # matplotlib takes a third of a second to import, which --help and mistakes do not need
+            from protograph.report.figures import draw_run
 
-        run = Run.open(folder)
-        draw_run(trained_model(run, dataset), dataset, run)
+            run = Run.open(trained)
+            draw_run(trained_model(run, dataset), dataset, run)
     return result
-
-
-def run_start(
-    config: RunConfig,
-    dataset: Dataset,
-    out: Path,
-    device: str,
-    progress: ShownProgress,
-    start: Path | None,
-    changes: Mapping[str, Any],
-) -> Path:
-    """The run that `config` starts from, trained first where it is missing, once nothing is wrong with `config` itself."""
-    plan(config, dataset)
-    Run.find(out, config)
-    first = configure_start(config, dataset, changes)
-    if start is not None and (start / "measures.json").exists():
-        there, spared = Run.open(start).config, unused(find_variant(config.variant), config.recipe)
-        for name in changes if there.variant == first.variant else ():
-            if name in spared and (made := getattr(there.recipe, name)) != (wanted := getattr(first.recipe, name)):
-                raise InputError(
-                    f"{name} {wanted} would be ignored, since {start} is trained with {made}: leave it out, "
-                    "or name another --start"
-                )
-        return start
-    folder = start or default_folder(first, dataset)
-    if folder.resolve() == out.resolve():
-        raise InputError(f"{out} cannot be both the run and its start: choose another --start")
-    Run.find(folder, first, "--start")
-    if not (folder / "measures.json").exists():
-        progress.say(f"{config.variant} starts from a trained {first.variant}: this is trained first, in {folder}")
-    run_training(first, dataset, folder, device, progress)
-    return folder
 
 
 def _settings(path: Path | None, given: dict[str, Any], changes: list[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,10 +1,9 @@
 """The datasets that can be opened by name, and how others become known."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.progress import Progress, Silent
@@ -21,27 +20,17 @@ class DatasetSource:
     Attributes:
         open: Returns the dataset for (root, progress, skip_bad); None for a dataset that exists only in Python.
         backbone: Name of the default backbone.
-        recipe: Name of the default recipe.
         summary: One line for `protograph datasets`.
         built_in: Whether the dataset needs no files, and so no root.
         verdict: Returns one sentence on whether an opened dataset is the one the paper used.
-        changes: What differs in a recipe for this dataset, by recipe name; "*" stands for every recipe.
-        backbones: Other default backbones, by recipe name.
 
     """
 
     open: Callable[[Path, Progress, bool], Dataset] | None
     backbone: str = "conv4-64-128"
-    recipe: str = "demo"
     summary: str = ""
     built_in: bool = False
-    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    backbones: Mapping[str, str] = field(default_factory=dict)
     verdict: Callable[[Dataset], str] | None = None
-
-    def backbone_for(self, recipe: str) -> str:
-        """Return the name of the default backbone for a recipe."""
-        return self.backbones.get(recipe, self.backbone)
 
 
 def _open_letters(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
@@ -50,38 +39,26 @@ def _open_letters(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     return letters.open_letters(progress=progress)
 
 
-# A fifth of miniImageNet's training images: they are learned sooner, and learned by heart sooner.
-CUB_FAST: Mapping[str, Any] = {"steps": 130, "learning_rate": 0.8}
-CUB_CHANGES: Mapping[str, Mapping[str, Any]] = {
-    "*": {"test_queries": 10},
-    "paper": {"epochs": 45},
-    "fast": CUB_FAST,
-    "strong": {**CUB_FAST, "steps": 2 * CUB_FAST["steps"]},  # as `strong` has of `fast`
-}
-# From random weights gcgpn-aux-split settles at one shot on relations that do harm, before there are features to judge them by.
-MINI_CHANGES: Mapping[str, Mapping[str, Any]] = {"strong": {"pretrain": "cosine"}}
-# 128 channels in every block are the other way to read the paper's network; a mirror image helps as much as they do.
-WIDE = {"strong": "conv4-128-mirror"}
 IN_MEMORY = DatasetSource(None, summary="images handed over from Python")
 DATASETS = {
     "letters": DatasetSource(
-        _open_letters, "conv4-32", "demo", "Latin, Greek and Cyrillic letters in sixteen typefaces; built in", built_in=True,
+        _open_letters, "conv4-32", "Latin, Greek and Cyrillic letters in sixteen typefaces; built in", built_in=True,
     ),
     "mini-imagenet": DatasetSource(
-        mini_imagenet.open_mini_imagenet, "conv4-64-128", "paper", "100 classes of ImageNet, 600 images each, with WordNet",
-        changes=MINI_CHANGES, backbones=WIDE, verdict=mini_imagenet.mini_imagenet_verdict,
+        mini_imagenet.open_mini_imagenet, "conv4-64-128", "100 classes of ImageNet, 600 images each, with WordNet",
+        verdict=mini_imagenet.mini_imagenet_verdict,
     ),
     "cub": DatasetSource(
-        cub.open_cub, "conv4-64-128", "paper", "200 species of birds with 312 attributes, the paper's cited split",
-        changes=CUB_CHANGES, backbones=WIDE, verdict=cub.cub_verdict,
+        cub.open_cub, "conv4-64-128", "200 species of birds with 312 attributes, the paper's cited split",
+        verdict=cub.cub_verdict,
     ),
     "cub-stratified": DatasetSource(
-        cub.open_cub_stratified, "conv4-64-128", "paper", "the same birds, a quarter of every seen class held out for test",
-        changes=CUB_CHANGES, backbones=WIDE, verdict=cub.cub_verdict,
+        cub.open_cub_stratified, "conv4-64-128", "the same birds, a quarter of every seen class held out for test",
+        verdict=cub.cub_verdict,
     ),
-    "folder": DatasetSource(open_folder, "conv4-64-128", "demo", "your images: a folder of class folders"),
+    "folder": DatasetSource(open_folder, "conv4-64-128", "your images: a folder of class folders"),
     "features": DatasetSource(
-        open_features, "identity", "demo", "your vectors with labels: a .npz, .safetensors or .parquet file"
+        open_features, "identity", "your vectors with labels: a .npz, .safetensors or .parquet file"
     ),
 }  # fmt: skip
 

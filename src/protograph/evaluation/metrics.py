@@ -53,6 +53,11 @@ class Measure:
 Measures = dict[str, Measure]
 
 
+def measures_as_json(measures: Measures) -> dict[str, dict[str, float]]:
+    """Return measures as stored results have them, in per cent."""
+    return {name: {"mean": round(value.mean, 4), "ci95": round(value.ci95, 4)} for name, value in measures.items()}
+
+
 def episode_measures(logits: Tensor, targets: Tensor, seen: int) -> dict[str, Tensor]:
     """The six measures of every episode [E] as fractions, all read off joint logits [E, Q, V].
 

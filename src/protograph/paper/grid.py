@@ -8,8 +8,8 @@ from pathlib import Path
 from protograph._internal.errors import InputError, unknown_name
 from protograph.data import find_source
 from protograph.paper.published import PAPER_DATASETS, TITLES, VARIANT_OF, Cell, gfsl_rows, published
-from protograph.training.config import find_recipe
-from protograph.training.run import place
+from protograph.training.recipes import default_recipe_name, find_recipe
+from protograph.training.run import run_path
 from protograph.variants import find_variant
 
 SHOTS = (1, 5)
@@ -55,7 +55,7 @@ class Task:
     def path(self) -> Path:
         """The path of its run below the folder of runs, and of its file below the ledger."""
         cell = self.cell
-        return place(cell.dataset, cell.shots, cell.variant, self.recipe, self.seed, cell.relations)
+        return run_path(cell.dataset, cell.shots, cell.variant, self.recipe, self.seed, cell.relations)
 
     def __str__(self) -> str:
         return f"{self.cell} {self.recipe}-{self.seed}"
@@ -138,7 +138,7 @@ def table_cells(table: str, datasets: Sequence[str] = ()) -> list[Cell]:
 
 def default_recipe(dataset: str) -> str:
     """Return the recipe that a dataset's cells are trained by if the user names none."""
-    return "fast" if dataset in PAPER_DATASETS else find_source(dataset).recipe
+    return "fast" if dataset in PAPER_DATASETS else default_recipe_name(dataset)
 
 
 def plan_tasks(selection: Selection, recipe: str | None = None, seeds: int | None = None) -> list[Task]:

@@ -22,7 +22,7 @@ from protograph.paper.published import MODEL_OF, PAPER_DATASETS, Cell, published
 from protograph.paper.statistics import Scores
 from protograph.relations import check_similarities
 from protograph.report.figures import COLUMN, similarity_figure
-from protograph.training.config import RECIPES
+from protograph.training.recipes import RECIPES
 
 # Each variant has its own colour, marker and line style, so that the lines differ for colour-blind readers and in grey.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")

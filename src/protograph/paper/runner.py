@@ -7,14 +7,14 @@ from typing import Any
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
-from protograph.data import DATASETS, Dataset, find_root, find_source, open_dataset
+from protograph.data import Dataset, find_root, find_source, open_dataset
 from protograph.evaluation.metrics import Measures
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, record_run, table_path
 from protograph.paper.published import published
 from protograph.paper.summary import write_summary
-from protograph.training.config import Recipe, has_use, recipe_for, stage_before
-from protograph.training.run import place
+from protograph.training.recipes import Recipe, default_backbone, resolve_recipe, stage_before, uses_setting
+from protograph.training.run import run_path
 from protograph.variants import find_variant
 
 # (commands, done, failed, after): runs the commands and calls `done` or `failed` as each ends, as `cli.jobs.run_each` does
@@ -50,7 +50,7 @@ class GridRun:
     def __post_init__(self) -> None:
         recipes = [(find_variant(task.cell.variant), self.recipe(task)) for task in self.tasks]
         for name in self.changes:
-            if not any(has_use(variant, recipe, name) for variant, recipe in recipes):
+            if not any(uses_setting(variant, recipe, name) for variant, recipe in recipes):
                 raise InputError(f"none of the cells uses the recipe's setting '{name}': leave it out")
         if self.root and all(find_source(name).built_in for name in self.datasets):
             raise InputError(f"dataset '{self.datasets[0]}' is built in and reads no files: leave out --root")
@@ -62,8 +62,7 @@ class GridRun:
 
     def recipe(self, task: Task) -> Recipe:
         """Return the recipe that a task is trained by."""
-        source = DATASETS[task.cell.dataset]
-        return recipe_for(find_variant(task.cell.variant), task.recipe, self.changes, source.changes)
+        return resolve_recipe(find_variant(task.cell.variant), task.cell.dataset, task.recipe, self.changes)
 
     def missing(self, ledger: Mapping[Task, Entry]) -> list[Task]:
         """Return the tasks that the ledger does not have.
@@ -81,7 +80,7 @@ class GridRun:
 
     def _check_settings(self, task: Task, entry: Entry) -> None:
         stored: dict[str, Any] = {"backbone": entry.config.backbone, **vars(entry.config.recipe)}
-        current = {"backbone": DATASETS[task.cell.dataset].backbone_for(task.recipe), **vars(self.recipe(task))}
+        current = {"backbone": default_backbone(task.cell.dataset, task.recipe), **vars(self.recipe(task))}
         if stored != current:
             name = next(name for name in current if current[name] != stored[name])
             raise InputError(
@@ -129,7 +128,7 @@ class GridRun:
             variant, options = task.cell.variant, [f"--shots={task.cell.shots}"]
             options += [f"--relations={name}" for name in task.cell.relations]
             if before := stage_before(find_variant(variant), self.recipe(task)):
-                start = self.runs / place(task.cell.dataset, None, before.name, task.recipe, task.seed)
+                start = self.runs / run_path(task.cell.dataset, None, before.name, task.recipe, task.seed)
                 first = f"{task.cell.dataset} {before.name} {task.recipe}-{task.seed}"
                 commands.setdefault(first, self._train(task, before.name, [], start))
                 after[str(task)] = first
@@ -142,7 +141,7 @@ class GridRun:
         path = None if built_in else find_root(self.root)
         root = [f"--root={path.resolve()}"] if path else []  # explicit, since another machine may not have the variable
         stage, recipe = find_variant(variant), self.recipe(task)
-        used = [f"--set={name}={value}" for name, value in self.changes.items() if has_use(stage, recipe, name)]
+        used = [f"--set={name}={value}" for name, value in self.changes.items() if uses_setting(stage, recipe, name)]
         return [
             "train", f"--dataset={task.cell.dataset}", f"--variant={variant}", f"--recipe={task.recipe}", f"--seed={task.seed}",
             f"--device={self.device}", f"--out={out.resolve()}", *options, *root, *used,

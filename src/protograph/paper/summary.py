@@ -33,7 +33,7 @@ from protograph.paper.tables import (
 from protograph.paper.trials import Trials, recipe_changes
 from protograph.paper.verdicts import MISSING, Finding, check_conclusions
 from protograph.report.document import MARKS, Block, Bullets, Details, Heading, Paragraph, as_markdown, plain
-from protograph.training.config import RECIPES
+from protograph.training.recipes import RECIPES
 
 STANDING = "Where we stand"
 NARROW = 0.5  # points: about the standard deviation between seeds

@@ -23,7 +23,8 @@ from protograph.paper.statistics import Scores, Spreads, cell_difference
 from protograph.paper.trials import Trials
 from protograph.paper.verdicts import Finding, Outcome, differences_text
 from protograph.report.document import MARKS, Table, plain
-from protograph.training.loop import SCALE, weighs_operators
+from protograph.training.loop import SCALE
+from protograph.training.step import is_operator_scalar
 from protograph.variants import find_variant
 
 JUDGED = ("h_mean", "joint_joint")  # the measures that a cell is judged by
@@ -278,7 +279,7 @@ def learned_table(ledger: Mapping[Task, Entry]) -> Table:
     rows = []
     for task, entry in sorted(ledger.items()):
         scales = {name.removeprefix(SCALE): value for name, value in entry.learned.items() if name.startswith(SCALE)}
-        temperatures = [value for name, value in entry.learned.items() if weighs_operators(name)]
+        temperatures = [value for name, value in entry.learned.items() if is_operator_scalar(name)]
         if temperatures and find_variant(task.cell.variant).scales:
             weights = ", ".join(f"{label} {value:.2f}" for label, value in scales.items())
             judged = (f"{entry.measures[name].mean:.2f}" for name in JUDGED)

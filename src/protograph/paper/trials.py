@@ -14,11 +14,11 @@ from typing import Any
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
 from protograph._internal.old_names import RECIPE_SETTINGS
-from protograph.data import find_source
 from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
 from protograph.evaluation.metrics import Measure, Measures
 from protograph.relations import relation_label
-from protograph.training.config import RunConfig, recipe_for
+from protograph.training.config import RunConfig
+from protograph.training.recipes import default_backbone, resolve_recipe
 from protograph.training.run import Run
 from protograph.variants import find_variant
 
@@ -82,9 +82,8 @@ def trial_of(run: Run) -> tuple[Trial, Measures]:
 
 def recipe_changes(config: RunConfig) -> str:
     """Return what a run changes of its recipe and of the recipe's backbone, as NAME=VALUE with commas between."""
-    source = find_source(config.dataset)
-    default = recipe_for(find_variant(config.variant), config.recipe.name, {}, source.changes)
-    changed = {"backbone": config.backbone} if config.backbone != source.backbone_for(config.recipe.name) else {}
+    default = resolve_recipe(find_variant(config.variant), config.dataset, config.recipe.name)
+    changed = {"backbone": config.backbone} if config.backbone != default_backbone(config.dataset, config.recipe.name) else {}
     changed |= {name: value for name, value in vars(config.recipe).items() if value != getattr(default, name)}
     return ", ".join(f"{name}={value}" for name, value in changed.items())
 

@@ -25,7 +25,7 @@ from protograph.paper.statistics import (
     mean_terms,
     merged,
 )
-from protograph.training.config import RECIPES
+from protograph.training.recipes import RECIPES
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE, MISSING = "supported", "contradicted", "inconclusive", "cells missing"
 

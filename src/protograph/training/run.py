@@ -27,13 +27,21 @@ from protograph._version import __version__
 from protograph.training.config import RunConfig, differences
 
 
-def place(dataset: str, shots: int | None, variant: str, recipe: str, seed: int, relations: Sequence[str] = ()) -> Path:
-    """Where a run belongs in a folder of many: DATASET/K-shot/VARIANT/RECIPE-SEED; one that serves every K has none.
+def run_path(dataset: str, shots: int | None, variant: str, recipe: str, seed: int, relations: Sequence[str] = ()) -> Path:
+    """Return a run's folder within a folder of many: DATASET/K-shot/VARIANT/RECIPE-SEED.
 
-    With other relations than the dataset's own, by their labels, there is a folder of these below the variant's.
+    Args:
+        dataset: Name of the dataset.
+        shots: K; None for a run that serves every K, which has no folder for it.
+        variant: Name of the variant.
+        recipe: Name of the recipe.
+        seed: The seed.
+        relations: Labels of the relations, if they are not the dataset's; their folder lies below the variant's.
+
     """
-    k, others = [] if shots is None else [f"{shots}-shot"], ["-and-".join(relations)] if relations else []
-    return Path(dataset, *k, variant, *others, f"{recipe}-{seed}")
+    shots_folder = [] if shots is None else [f"{shots}-shot"]
+    relations_folder = ["-and-".join(relations)] if relations else []
+    return Path(dataset, *shots_folder, variant, *relations_folder, f"{recipe}-{seed}")
 
 
 @dataclass

@@ -11,8 +11,8 @@ from protograph.data import Dataset
 from protograph.data.datasets import letters as drawing
 from protograph.data.datasets.letters import FACES, open_letters
 from protograph.episodes import draw, seeded
-from protograph.training.config import PAPER
-from protograph.training.loop import training_spec
+from protograph.training.recipes import PAPER
+from protograph.training.setup import training_spec
 
 POOLS = ("train", "seen_validation", "novel_validation", "seen_test", "novel_test")
 

@@ -1,0 +1,164 @@
+"""What a training needs before its first step: the model, the episodes, and checks of both."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from protograph._internal.errors import InputError, unknown_name
+from protograph.data import Dataset, FeatureStore, Pool
+from protograph.episodes import EpisodeSpec
+from protograph.evaluation.metrics import MEASURES, evaluation_spec
+from protograph.nn.backbones import Centred
+from protograph.nn.model import GraphPrototypeNetwork
+from protograph.relations import check_similarities, open_relations
+from protograph.training.config import RunConfig
+from protograph.training.recipes import Recipe, can_be_pretrained, stage_before
+from protograph.training.run import Run
+from protograph.variants import Variant, build, find_variant
+
+
+def plan_training(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork, EpisodeSpec | Pool, EpisodeSpec]:
+    """Return a fresh model, what it is trained on, and its validation episodes.
+
+    Raises:
+        InputError: The configuration cannot be trained on this dataset.
+
+    """
+    recipe, variant = config.recipe, find_variant(config.variant)
+    if variant.chosen_by not in MEASURES:
+        raise unknown_name("measure", variant.chosen_by, MEASURES)
+    if variant.objective == "none" and recipe.epochs * recipe.steps != len(variant.candidates):
+        raise InputError(f"variant '{variant.name}' has {len(variant.candidates)} candidates: give it as many epochs of 1 step")
+    if isinstance(dataset.store, FeatureStore) and (changed := recipe.image_changes):
+        raise InputError(
+            f"recipe '{recipe.name}' changes images ({', '.join(changed)}), and dataset '{dataset.name}' has features in "
+            "their place: leave that out, or choose another recipe"
+        )
+    model = make_model(config, dataset)
+    spec = training_spec(dataset, recipe, config.shots, variant.objective)
+    validation, _ = (
+        evaluation_spec(dataset, split, recipe.ways, config.shots, recipe.test_queries) for split in ("validation", "test")
+    )
+    return model, spec, validation
+
+
+def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str = "joint") -> EpisodeSpec | Pool:
+    """Return training episodes, in which some seen classes act as novel; or, for "classify" and "none", the training images."""
+    if objective in ("joint", "few-shot"):
+        seen_queries = recipe.seen_queries if objective == "joint" else 0
+        queries = recipe.novel_queries, seen_queries
+        ways = recipe.training_ways or recipe.ways
+        return EpisodeSpec(dataset.train, None, ways, shots, *queries, recipe.query_scheme, names=dataset.classes)
+    if int(dataset.train.counts.min()) < 1:
+        name = dataset.classes[int(dataset.train.classes[dataset.train.counts.argmin()])]
+        raise InputError(f"class '{name}' has no training image: give it one, or leave it out")
+    return dataset.train
+
+
+def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
+    """Return a fresh model of a configuration for a dataset."""
+    variant = find_variant(config.variant)
+    similarities = find_similarities(variant, dataset, config.relations)
+    store = dataset.store
+    backbone: str | nn.Module = config.backbone
+    if (
+        isinstance(store, FeatureStore) and backbone == "identity"
+    ):  # an offset that all features share would make all classes alike
+        backbone = Centred.of([store.features[rows] for rows in dataset.train.by_class()])
+    starts = config.recipe.temperature, config.recipe.relation_temperature
+    return build(variant, backbone, store.image_shape, dataset.seen, similarities, config.seed, *starts)
+
+
+def find_similarities(variant: Variant, dataset: Dataset, names: Sequence[str]) -> dict[str, Tensor]:
+    """Return the similarities [C, C], by class id, of each named relation: one of the dataset, or what its name specifies."""
+    if not variant.needs_relation:
+        return {}
+    relations = open_relations(names, dataset.relations, dataset.titles)
+    return {
+        label: check_similarities(relation.similarities(dataset.classes), dataset.classes, label)
+        for label, relation in relations.items()
+    }
+
+
+def trained_model(run: Run, dataset: Dataset, selection: str = "best") -> GraphPrototypeNetwork:
+    """Return a run's model with its `best` or `last` weights, on the CPU.
+
+    Raises:
+        InputError: The dataset is not the one the run was trained on, or the run has no such weights.
+
+    """
+    if dataset.fingerprint != run.config.fingerprint:
+        raise InputError(
+            f"{run.folder} was trained on another version of {run.config.dataset} "
+            f"({run.config.fingerprint}, here {dataset.fingerprint}): train again"
+        )
+    model = make_model(run.config, dataset)
+    load_weights(model, run.weights(selection), run)
+    return model
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor], run: Run) -> None:
+    """Set all of a model's weights to those of a run.
+
+    Raises:
+        InputError: They are not the weights of such a model.
+
+    """
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(f"the checkpoint in {run.folder} does not fit its configuration: remove the folder") from error
+
+
+def set_parameters(model: GraphPrototypeNetwork, values: Mapping[str, Any]) -> None:
+    """Set parameters, by name, to numbers or tensors."""
+    with torch.no_grad():
+        for name, value in values.items():
+            parameter = model.get_parameter(name)
+            parameter.copy_(torch.as_tensor(value, dtype=parameter.dtype))
+
+
+def load_first_stage(model: GraphPrototypeNetwork, config: RunConfig, start: Path | None) -> RunConfig:
+    """Load the run that a variant starts from, if it does, and return the configuration with that run's fingerprint.
+
+    Args:
+        model: The model, whose backbone, prototypes and classifier are set.
+        config: Its configuration.
+        start: The finished run of the stage before; None if there is none.
+
+    Raises:
+        InputError: The run is missing, unfinished or of another kind, or the variant starts from no other.
+
+    """
+    before = stage_before(find_variant(config.variant), config.recipe)
+    if before is None:
+        check_no_start(config, start)
+        return config
+    if start is None:
+        raise InputError(
+            f"variant '{config.variant}' starts from a trained '{before.name}': train that first and name its run folder"
+        )
+    run, needed = Run.open(start), replace(config, variant=before.name)
+    for name in ("variant", "dataset", "fingerprint", "backbone"):
+        if getattr(run.config, name) != getattr(needed, name):
+            raise InputError(
+                f"{start} cannot be the start: its {name} is '{getattr(run.config, name)}', not '{getattr(needed, name)}'; "
+                "name another --start"
+            )
+    if run.measures is None:
+        raise InputError(f"{start} cannot be the start before its training is finished: run its command again")
+    parts = ("backbone", "prototypes", "classifier")
+    weights = {name: value for name, value in run.weights("best").items() if name.split(".")[0] in parts}
+    load_weights(model, {**model.state_dict(), **weights}, run)
+    return replace(config, start=run.fingerprint)
+
+
+def check_no_start(config: RunConfig, start: Path | None) -> None:
+    """Refuse a start for a variant that starts from no other run."""
+    if start is not None:
+        hint = " or, to train it further, add --set pretrain=cosine" if can_be_pretrained(find_variant(config.variant)) else ""
+        raise InputError(f"variant '{config.variant}' starts from no other run: leave out the start {start}{hint}")
