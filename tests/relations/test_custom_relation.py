@@ -1,5 +1,6 @@
 """A relation source from outside the package: registered by a plugin file, named on the command line, kept in a model file."""
 
+import hashlib
 import json
 import runpy
 from dataclasses import replace
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 import protograph as pg
 from protograph._internal.errors import InputError
 from protograph.cli import app
-from protograph.data.check import check
+from protograph.data.check import inspect_dataset
 from protograph.relations import RELATION_KINDS, RelationSpec, as_relation, register_relation
+from protograph.training.loop import find_similarities
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_relation.py"
 SIZES = {"sparrow": 15.0, "finch": 14.0, "goose": 80.0, "swan": 150.0, "robin": 13.0}
@@ -97,6 +99,18 @@ def test_the_example_is_used_from_python(sizes):
     assert list(known.space_.relations) == ["size"]
 
 
+def test_the_example_is_named_in_a_run(toy, tmp_path, monkeypatch):
+    runpy.run_path(str(EXAMPLE))
+    rows = [f"{name},{1 + number}\n" for number, name in enumerate(toy.classes)]
+    (tmp_path / "sizes.csv").write_text("".join(rows))
+    monkeypatch.chdir(tmp_path)
+    config = pg.configure(toy, "gcgpn-aux", relations=["sizes:sizes.csv"])
+    assert config.relations == (f"sizes:{tmp_path / 'sizes.csv'}",)
+    assert config.relation_digests == (hashlib.sha256("".join(rows).encode()).hexdigest()[:16],)
+    (matrix,) = find_similarities(pg.find_variant("gcgpn-aux"), toy, config.relations).values()
+    assert matrix[3, 1].item() == pytest.approx(2 / 4)
+
+
 class Restored(pg.Relation):
     """A relation with a description of its own."""
 
@@ -157,7 +171,7 @@ def test_any_object_with_similarities_is_a_relation(toy):
     assert isinstance(opened, pg.Relation)
     assert (opened.label, opened.summary, opened.classes, opened.senses(["a"])) == ("duck", "Duck", None, [])
     assert as_relation(opened) is opened
-    assert check(replace(toy, relations={"ducks": Duck()})).relations == {"ducks": "Duck"}
+    assert inspect_dataset(replace(toy, relations={"ducks": Duck()})).relations == {"ducks": "Duck"}
     known = pg.Classifier(steps=1).fit(np.eye(6, dtype=np.float32), list("aabbcc"), Duck())
     with pytest.raises(InputError, match="'duck' takes no attributes of class 'd'"):
         known.add_class("d", np.eye(6, dtype=np.float32)[:1], [1.0])
