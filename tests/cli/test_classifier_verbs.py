@@ -219,7 +219,7 @@ def test_of_many_classes_some_act_as_new(tmp_path: Path, monkeypatch: pytest.Mon
     np.savez(tmp_path / "vectors.npz", vectors=vectors.astype(np.float32), labels=classes)
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("".join(f"{one},{other},1\n" for one, other in pairwise(classes)))
-    monkeypatch.setattr("protograph.cli.fit.NUMBERS", 40 * 120 * (120 + 4))
+    monkeypatch.setattr("protograph.cli.fit.MOST_OPERATIONS", 40 * 120 * (120 + 4))
     said = protograph("fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg", f"--relations=edges:{pairs}")
     assert "(median of 40 of these classes, " in said.stdout
 
@@ -595,7 +595,7 @@ def test_fit_never_loses_what_it_would_overwrite(birds: Path, model: Path, tmp_p
     check_refused(protograph("fit", birds, "--out", model), "1 added classes, which would be lost")
     assert model.read_bytes() == before
     (tmp_path / "letter.txt").write_text("dear reader")
-    check_refused(protograph("fit", birds, "--out", tmp_path / "letter.txt"), "is no whole model file")
+    check_refused(protograph("fit", birds, "--out", tmp_path / "letter.txt"), "is not a complete model file")
     assert (tmp_path / "letter.txt").read_text() == "dear reader"
 
 

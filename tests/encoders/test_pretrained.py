@@ -300,7 +300,7 @@ def test_processors_that_work_otherwise_are_refused(
 def test_transformers_models_that_will_not_do_are_named(transformers: FakeTransformers, folder: Path) -> None:
     with pytest.raises(InputError, match=r"no vision model 'org/net' .*We couldn't connect .*once with `hf download"):
         open_encoder("transformers:org/net")
-    with pytest.raises(InputError, match="answers no features for an image"):
+    with pytest.raises(InputError, match="gives no features for an image"):
         open_encoder(f"transformers:{folder}")
     transformers.missing = ["layer.3.weight", "pooler.weight"]
     with pytest.raises(InputError, match=r"lack 1 of the model's, such as layer\.3\.weight"):

@@ -1,4 +1,4 @@
-"""protograph predict, add-class, remove-class, rename-class, classes, explain and export: what a model file is for."""
+"""The verbs of a model file: predict, add-class, remove-class, rename-class, classes, explain and export."""
 
 import re
 import warnings
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `protograph fit` made.", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The class.", show_default=False)]
-SHOWN = 3  # related classes that explain a score, in a table
-LEAST = 0.0005  # that one of them brings: what would be shown as 0.000 explains nothing
+SHOWN = 3  # related classes per row of a table
+LEAST = 0.0005  # contribution that is shown: a smaller one would read 0.000
 
 
 @reported
@@ -44,7 +44,7 @@ def predict_command(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what images show."""
+    """Predict the classes of images."""
     progress = ShownProgress(quiet=as_json)
     classifier = pg.Classifier.load(model)
     names, features = classifier.encode_files(files, skip_bad, progress)
@@ -86,9 +86,9 @@ def add_class_command(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take in a new class from a few images, without training.
+    """Add a class from a few images, without training.
 
-    The file is changed in place: readers see it as it was, then as it is. Several such commands wait for one another.
+    The file is changed in place: readers see the old file or the new one. Several such commands wait for one another.
     """
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
@@ -127,7 +127,7 @@ def remove_class_command(model: Model, name: Name, as_json: AsJson = False) -> N
 def rename_class_command(
     model: Model,
     name: Name,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="What to call it from now on.", show_default=False)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
     """Rename a class. The file is changed in place."""
@@ -139,10 +139,10 @@ def rename_class_command(
 
 @reported
 def classes_command(model: Model, as_json: AsJson = False) -> None:
-    """List the classes of a model file, and what it is made of."""
+    """List the classes of a model file, with its backbone, variant and relations."""
     classifier = pg.Classifier.load(model)
     space = classifier.space_
-    examples: list[int | None] = [None] * space.seen + [len(one) for one in space.support]
+    examples: list[int | None] = [None] * space.seen + [len(features) for features in space.support]
     classes: list[dict[str, Any]] = [
         {"class": _plain(label), "added": count is not None, "examples": count}
         for label, count in zip(classifier.classes_, examples, strict=True)
@@ -152,8 +152,8 @@ def classes_command(model: Model, as_json: AsJson = False) -> None:
     table = Table(title=title, title_justify="left", min_width=90)  # room for the title
     table.add_column("class")
     table.add_column("from")
-    for one in classes:
-        table.add_row(escape(str(one["class"])), _counted(one["examples"], "example") if one["added"] else "fit")
+    for row in classes:
+        table.add_row(escape(str(row["class"])), _counted(row["examples"], "example") if row["added"] else "fit")
     show(result, table, as_json)
 
 
@@ -164,23 +164,23 @@ def explain_command(
     top: Annotated[int, typer.Option(help="How many classes to show.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Say which classes an image is near to, and what their examples and related classes brought."""
+    """Show the classes nearest to an image, with the contributions of their examples and of related classes."""
     progress = ShownProgress(quiet=as_json)
     classifier = pg.Classifier.load(model)
     _, features = classifier.encode_files([image], progress=progress)
-    found = classifier.explain(features, top)
+    nearest = classifier.explain(features, top)
     result = [
         {
-            "class": one.name,
-            "probability": one.probability,
-            "logit": one.logit,
-            "cosine": one.score,
-            "own": one.own,
-            "parts": [{"class": part.name, "operator": part.operator, "value": part.value} for part in one.parts],
+            "class": prototype.name,
+            "probability": prototype.probability,
+            "logit": prototype.logit,
+            "cosine": prototype.score,
+            "own": prototype.own,
+            "parts": [{"class": part.name, "operator": part.operator, "value": part.value} for part in prototype.parts],
         }
-        for one in found
+        for prototype in nearest
     ]
-    show(result, explanation_table(found, image), as_json)
+    show(result, explanation_table(nearest, image), as_json)
 
 
 @reported
@@ -198,8 +198,8 @@ def export_command(
 ) -> None:
     """Write a model as ONNX.
 
-    The network takes pixels and prototypes, so it serves classes that change: after `add-class`, only the .npz file beside it
-    is other, which holds `prototypes`, `bias` and `classes`.
+    The network takes pixels and prototypes as inputs, so it serves any classes: after `add-class`, only the .npz file beside
+    it changes, which holds `prototypes`, `bias` and `classes`.
     """
     if out.suffix not in (".onnx", ".npz"):
         raise InputError(f"cannot write {out}: give a name that ends in .onnx, or in .npz for the classes alone")
@@ -218,34 +218,34 @@ def export_command(
 
 @contextmanager
 def warnings_as(notes: list[str]) -> Iterator[None]:
-    """Add what a user is warned of meanwhile to the notes, each once; other warnings are for those who develop."""
-    with warnings.catch_warnings(record=True) as said:
+    """Add each `UserWarning` of the block to the notes, once; other warnings are issued as usual."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
-    notes += dict.fromkeys(str(one.message) for one in said if one.category is UserWarning)
-    for one in said:
-        if one.category is not UserWarning:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    notes += dict.fromkeys(str(warning.message) for warning in caught if warning.category is UserWarning)
+    for warning in caught:
+        if warning.category is not UserWarning:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def parse_like(given: Sequence[str] | None) -> dict[str, float] | str | None:
-    """What --like says: similarities by class, or a name; class names may hold commas."""
-    if not given:
+def parse_like(values: Sequence[str] | None) -> dict[str, float] | str | None:
+    """Return the similarities by class, or the name, that --like gives. Class names may contain commas."""
+    if not values:
         return None
-    text = ",".join(given)
+    text = ",".join(values)
     if "=" not in text:
         return text
-    told: dict[str, float] = {}
+    similarities: dict[str, float] = {}
     parts = re.findall(r".*?=[^,]*(?:,|$)", text)
     if rest := text[sum(map(len, parts)) :].strip():
         raise InputError(f"--like takes \"CLASS=NUMBER,CLASS=NUMBER\", but '{rest}' has no number: give it one")
     for part in parts:
         name, _, number = part.rstrip(",").rpartition("=")
         try:
-            told[name.strip()] = float(number)
+            similarities[name.strip()] = float(number)
         except ValueError:
             raise InputError(f"--like takes \"CLASS=NUMBER,CLASS=NUMBER\", but {name.strip()} is given '{number}'") from None
-    return told
+    return similarities
 
 
 def taken_for(classifier: "Classifier") -> list[str]:
@@ -263,7 +263,7 @@ def taken_for(classifier: "Classifier") -> list[str]:
 
 
 def classifier_summary(classifier: "Classifier") -> dict[str, Any]:
-    """What a classifier is made of."""
+    """Return the parts of a classifier, as plain values."""
     described = {} if classifier.encoder_ is None else classifier.encoder_.description()
     kind = described.get("kind", "")
     return {
@@ -277,7 +277,7 @@ def classifier_summary(classifier: "Classifier") -> dict[str, Any]:
 
 
 def summary_line(classifier: "Classifier") -> str:
-    """The same in a line."""
+    """Return the summary of a classifier in one line."""
     parts = classifier_summary(classifier)
     source = f"{parts['backbone'] or 'features'}, {parts['features']} numbers"
     related = f", related by {related_by(classifier)}" if parts["relations"] else ""
@@ -286,17 +286,17 @@ def summary_line(classifier: "Classifier") -> str:
 
 
 def related_by(classifier: "Classifier") -> str:
-    """The names of its relations."""
+    """Return the names of a classifier's relations."""
     return " and ".join(classifier.space_.relations)
 
 
 def as_percent(share: float) -> str:
-    """What relations bring, as a person reads it."""
+    """Return a share as a percentage."""
     return f"{100 * share:.1f} %"
 
 
 def tell(result: dict[str, Any], line: str, as_json: bool) -> None:
-    """A result that is one line for a person."""
+    """Print a result as JSON, or as one line."""
     if as_json:
         show(result, None, as_json)
     else:
@@ -304,33 +304,33 @@ def tell(result: dict[str, Any], line: str, as_json: bool) -> None:
 
 
 def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
-    """One row per image."""
+    """Return the table of predictions, one row per image."""
     table = Table()
     for heading in ("file", "class", "nearest"):
         table.add_column(heading, overflow="fold")
     table.add_column("likeness", justify="right")
-    for one in result:
-        nearest = ", ".join(f"{each['class']} {100 * each['probability']:.0f} %" for each in one["nearest"])
-        cells = one["file"], str(one["class"]), nearest, f"{one['likeness']:.3f}"
+    for image in result:
+        nearest = ", ".join(f"{entry['class']} {100 * entry['probability']:.0f} %" for entry in image["nearest"])
+        cells = image["file"], str(image["class"]), nearest, f"{image['likeness']:.3f}"
         table.add_row(*map(escape, cells))
     return table
 
 
-def explanation_table(found: Sequence[Nearest], image: Path) -> Table:
-    """One row per class: what of its cosine is its own, and what related classes brought."""
-    table = Table(title=escape(f"{image}: the nearest classes by cosine, and what the cosine is made of"), title_justify="left")
+def explanation_table(nearest: Sequence[Nearest], image: Path) -> Table:
+    """Return the table of an explanation, one row per class, with its own contribution and those of related classes."""
+    table = Table(title=escape(f"{image}: the nearest classes by cosine, and the parts of the cosine"), title_justify="left")
     table.add_column("class")
     for heading in ("probability", "cosine", "its own"):
         table.add_column(heading, justify="right")
     table.add_column("from related classes")
-    for one in found:
-        others = [part for part in one.parts if part.name != one.name or part.operator == EARLIER]
-        named = [part for part in others[:SHOWN] if abs(part.value) >= LEAST]
+    for row in nearest:
+        related = [part for part in row.parts if part.name != row.name or part.operator == EARLIER]
+        named = [part for part in related[:SHOWN] if abs(part.value) >= LEAST]
         shown = [f"{part.name} {part.value:+z.3f} ({part.operator})" for part in named]
-        if rest := others[len(named) :]:
+        if rest := related[len(named) :]:
             count = f"{len(rest)} more" if named else _counted(len(rest), "other")
             shown.append(f"{count} {sum(part.value for part in rest):+z.3f}")
-        cells = (one.name, f"{100 * one.probability:.1f} %", f"{one.score:.3f}", f"{one.own:+z.3f}", ", ".join(shown))
+        cells = (row.name, f"{100 * row.probability:.1f} %", f"{row.score:.3f}", f"{row.own:+z.3f}", ", ".join(shown))
         table.add_row(*map(escape, cells))
     return table
 
@@ -339,5 +339,5 @@ def _plain(label: Any) -> Any:
     return label.item() if hasattr(label, "item") else label
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "es" if what.endswith("s") else "s")
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")

@@ -1,4 +1,4 @@
-"""protograph fit"""
+"""The verb fit."""
 
 import math
 from pathlib import Path
@@ -36,9 +36,9 @@ from protograph.training.recipes import stage_before
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier
 
-LITTLE = 0.01  # of a new class's prototype: where relations bring less, `explain` shows next to nothing of them
-NUMBERS = 1_000_000_000  # to go through, some ten seconds, while one class after another acts as new
-TRAINABLE = [name for name in BACKBONES if name != "identity"]
+LITTLE = 0.01  # share of a new class's prototype below which `explain` shows next to nothing of relations
+MOST_OPERATIONS = 1_000_000_000  # in which all classes act as new in turn: about ten seconds
+TRAINABLE_BACKBONES = [name for name in BACKBONES if name != "identity"]
 
 
 @reported
@@ -64,8 +64,8 @@ def fit_command(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help=f"Network for the images, frozen: {BACKBONE_NAMES}. With --train-backbone, one of {', '.join(TRAINABLE)}. "
-            "(default: conv4)",
+            help=f"Network for the images, frozen: {BACKBONE_NAMES}. With --train-backbone, one of "
+            f"{', '.join(TRAINABLE_BACKBONES)}. (default: conv4)",
             show_default=False,
         ),
     ] = None,
@@ -73,8 +73,8 @@ def fit_command(
         bool,
         typer.Option(
             "--train-backbone",
-            help="Train the network for the images, too, into a run folder beside --out; some classes are held out to choose "
-            "the best epoch, and then added. Takes a GPU, or patience.",
+            help="Train the network for the images, too, into a run folder beside --out. Some classes are held out to choose "
+            "the best epoch, and then added. Slow without a GPU.",
         ),
     ] = False,
     variant: Annotated[
@@ -114,8 +114,8 @@ def fit_command(
 ) -> None:
     """Fit a classifier on your own images, and keep it in one file.
 
-    Takes seconds to minutes on a laptop: the images pass a frozen network once, and what it made of them is kept in the
-    cache. Then `protograph predict`, `protograph add-class` and `protograph explain` need the file alone.
+    Takes seconds to minutes on a laptop: the images pass a frozen network once, and their features are cached. Afterwards
+    `protograph predict`, `protograph add-class` and `protograph explain` need nothing but the file.
     """
     check_out(out)
     plugins = load_plugins(plugin)
@@ -131,21 +131,21 @@ def fit_command(
         else:
             classifier, count = fit_frozen(images, relations, backbone, settings, skip_bad, device, progress)
         classifier.save(out)
-    said, shares = [f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}"], None
+    lines, shares = [f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}"], None
     if classifier.space_.relations:
         shares = shares_as_new(classifier, progress)
-        said.append(shares_line(classifier, shares))
+        lines.append(shares_line(classifier, shares))
         if median(shares) < LITTLE:
             notes.append(little_note(classifier))
     for note in notes:
         progress.say(f"note: {note}")
     result = {"file": str(out), "images": count, "classes": len(classifier.classes_), **classifier_summary(classifier)}
     result["relation_share"] = shares and {"median": median(shares), "least": min(shares), "most": max(shares)}
-    tell({**result, "notes": notes}, "\n".join(said), as_json)
+    tell({**result, "notes": notes}, "\n".join(lines), as_json)
 
 
 def check_out(out: Path) -> None:
-    """Refuse to overwrite what is no model file, or one whose added classes would be lost."""
+    """Raise an `InputError` if a path holds anything but a model file without added classes."""
     if out.is_dir():
         raise InputError(f"{out} is a folder: name a file, such as {out / 'classes.pg'}")
     if not out.exists():
@@ -153,15 +153,17 @@ def check_out(out: Path) -> None:
     try:
         added = len(pg.Classifier.load(out).space_.support)
     except InputError as error:
-        raise InputError(f"{out} exists, and is no whole model file: choose another --out, or remove it") from error
+        raise InputError(f"{out} exists and is not a complete model file: choose another --out, or remove it") from error
     if added:
         raise InputError(f"{out} has {added} added classes, which would be lost: choose another --out, or remove it")
 
 
 def shares_as_new(classifier: "Classifier", progress: Progress) -> list[float]:
-    """What relations bring into the prototypes of classes that act as new in turn: of all, or of some where these are many."""
+    """Return the share that relations bring into the prototypes of classes that act as new in turn: all, or some of many."""
     count = len(classifier.classes_)
-    step = math.ceil(count**2 * (count + classifier.n_features_in_) / NUMBERS)  # each looks at all pairs and all prototypes
+    step = math.ceil(
+        count**2 * (count + classifier.n_features_in_) / MOST_OPERATIONS
+    )  # one class needs all pairs and all prototypes
     acting, shares = classifier.classes_[::step], []
     with progress.task("weigh relations", len(acting), "classes") as advance:
         for label in acting:
@@ -171,17 +173,17 @@ def shares_as_new(classifier: "Classifier", progress: Progress) -> list[float]:
 
 
 def shares_line(classifier: "Classifier", shares: list[float]) -> str:
-    """The same in a line."""
-    middle, least, most = map(as_percent, (median(shares), min(shares), max(shares)))
+    """Return the shares in one line."""
+    middle, lowest, highest = map(as_percent, (median(shares), min(shares), max(shares)))
     acting = f"{len(shares)} of these classes" if len(shares) < len(classifier.classes_) else f"these {len(shares)} classes"
     return (
         f"relations: {middle} of a new class's prototype comes from other classes by {related_by(classifier)} "
-        f"(median of {acting}, each as if it were new; from {least} to {most})"
+        f"(median of {acting}, each as if it were new; from {lowest} to {highest})"
     )
 
 
 def little_note(classifier: "Classifier") -> str:
-    """What to think of relations that bring most new classes next to nothing, and to do about it."""
+    """Return a note for relations that bring next to nothing to most new classes, with a remedy."""
     count = len(classifier.classes_)
     return (
         "for most new classes these relations count for next to nothing. It may be that "

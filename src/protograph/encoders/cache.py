@@ -1,8 +1,8 @@
-"""Features of image files, kept so that the next `fit` is immediate.
+"""A cache of the features of image files, which makes the next `fit` immediate.
 
-A shelf is a folder of the cache for one encoder (and one way of augmenting). Each call leaves the features that were new to it
-in files of its own, whole or absent, so several processes may use a shelf at once; what two of them encode at the same time is
-there twice, and equal.
+A shelf is the folder of one encoder and one kind of augmentation. Each call writes its new features into files of its own,
+atomically, so several processes may use a shelf at once. Images that two of them encode at the same time are stored twice,
+with equal features.
 """
 
 import json
@@ -19,28 +19,33 @@ from protograph._internal.files import write_atomically
 
 
 class Shelf:
-    """Features [copies, D] by digest of the file they were made of."""
+    """Features [copies, D] by the digest of the image file.
+
+    Args:
+        folder: The folder of the cache files.
+
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def find(self, digests: Sequence[str]) -> dict[str, Tensor]:
-        """Of these, the ones that are there."""
-        wanted = set(digests)
-        found: dict[str, Tensor] = {}
+        """Return the stored features by digest, of those that are stored."""
+        missing = set(digests)
+        stored: dict[str, Tensor] = {}
         for path in sorted(self.folder.glob("[!.]*.safetensors")):
             try:
                 with safe_open(path, framework="pt") as file:
                     rows = {digest: row for row, digest in enumerate(json.loads(file.metadata()["digests"]))}
-                    if new := wanted & rows.keys() - found.keys():
+                    if new := missing & rows.keys() - stored.keys():
                         features = file.get_tensor("features")
-                        found |= {digest: features[rows[digest]] for digest in new}
+                        stored |= {digest: features[rows[digest]] for digest in new}
             except (SafetensorError, OSError, ValueError, KeyError, TypeError):
-                continue  # damaged or just removed: it will be encoded again
-        return found
+                continue  # damaged or just removed: its images are encoded again
+        return stored
 
     def add(self, features: Mapping[str, Tensor]) -> None:
-        """Put new features there, if there are any."""
+        """Store new features by digest."""
         if not features:
             return
         content = save({"features": torch.stack(list(features.values()))}, {"digests": json.dumps(list(features))})

@@ -24,12 +24,15 @@ INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
 
 @dataclass(frozen=True)
 class Preparation:
-    """How an image becomes pixels [C, H, W]: resized, then cut out of its middle.
+    """How an image becomes pixels [C, H, W]: it is resized, then its centre is cropped.
 
-    shape:         C, H, W; C is 3 for colours, 1 for grey
-    mean, std:     by channel, of pixels / 255; the network's input is (pixels / 255 - mean) / std
-    resize:        (H, W) that the whole image gets, or the length that its shorter edge gets
-    interpolation: how it is resized
+    Attributes:
+        shape: C, H, W; C is 3 for colour, 1 for grey.
+        mean: The mean of pixels / 255, by channel.
+        std: Their standard deviation, by channel. The network's input is (pixels / 255 - mean) / std.
+        resize: The size (H, W) of the resized image, or the length of its shorter edge.
+        interpolation: How it is resized.
+
     """
 
     shape: tuple[int, int, int]
@@ -50,35 +53,40 @@ class Preparation:
 
     @classmethod
     def whole(cls, shape: tuple[int, int, int], normalisation: Normalisation) -> "Preparation":
-        """The whole image, resized, as the datasets have it."""
+        """Return the preparation of the datasets: the image is resized and not cropped."""
         return cls(shape, normalisation.mean, normalisation.std, shape[1:])
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preparation":
-        """From what `to_dict` gave, by way of JSON."""
+        """Return the preparation with these values, which may come from JSON."""
         plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         return cls(**plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the preparation as plain values."""
         return asdict(self)
 
     @property
     def normalisation(self) -> Normalisation:
-        """Mean and std."""
+        """The mean and std."""
         return Normalisation(self.mean, self.std)
 
     def read(self, image: Any, name: str) -> Tensor:
-        """uint8 [C, H, W] of a file or of any other image; one that cannot be read is named with what is wrong."""
+        """Return the pixels of an image, uint8 [C, H, W].
+
+        Raises:
+            InputError: The image cannot be read; the error names it and the reason.
+
+        """
         try:
             if not is_file(image):
                 opened = to_image(image, name)
                 check_pixels(opened)
                 return self.pixels(opened)
-            with open_image(read_file(image, name)) as found:
+            with open_image(read_file(image, name)) as opened:
                 edge = max(self.resize) if isinstance(self.resize, tuple) else self.resize
-                found.draft("RGB", (2 * edge, 2 * edge))  # a large JPEG is decoded at a fraction, never below twice the size
-                return self.pixels(found)
+                opened.draft("RGB", (2 * edge, 2 * edge))  # decode a large JPEG at a fraction of its size
+                return self.pixels(opened)
         except InputError:
             raise
         except UnidentifiedImageError as error:
@@ -88,13 +96,13 @@ class Preparation:
             raise InputError(f"{name} cannot be read ({reason}): repair it or leave it out") from error
 
     def read_all(self, images: Sequence[Any], names: Sequence[str], threads: ThreadPoolExecutor) -> Tensor:
-        """uint8 [n, C, H, W], decoded by several threads."""
-        with warnings.catch_warnings():  # of Pillow's, about metadata nobody asked for
+        """Return the pixels of images, uint8 [n, C, H, W], decoded by several threads."""
+        with warnings.catch_warnings():  # Pillow warns of metadata that is not used
             warnings.simplefilter("ignore")
             return torch.stack(list(threads.map(self.read, images, names)))
 
     def pixels(self, image: Image.Image) -> Tensor:
-        """uint8 [C, H, W]; what is cut off is never resized, however long the image."""
+        """Return the pixels of an opened image, uint8 [C, H, W]. Only the crop is resized, however long the image is."""
         channels, height, width = self.shape
         rgb = upright_rgb(image)
         tall, wide = self._resized(rgb.height, rgb.width)
@@ -107,7 +115,7 @@ class Preparation:
         return torch.from_numpy(array.transpose(2, 0, 1).copy())
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width after resizing and before cutting."""
+        """Return height and width after resizing and before cropping."""
         if isinstance(self.resize, tuple):
             return self.resize
         short = min(height, width)
@@ -115,12 +123,17 @@ class Preparation:
 
 
 def is_file(image: Any) -> bool:
-    """Whether an image is given by its path."""
+    """Return whether an image is given by its path."""
     return isinstance(image, str | os.PathLike)
 
 
 def read_file(path: str | os.PathLike[str], name: str) -> bytes:
-    """A file's contents, of which there must be some."""
+    """Return the contents of a file.
+
+    Raises:
+        InputError: The file is missing, empty, or cannot be read.
+
+    """
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError as error:
@@ -135,17 +148,17 @@ def read_file(path: str | os.PathLike[str], name: str) -> bytes:
 
 
 def file_digest(path: str | os.PathLike[str], name: str) -> str:
-    """What a file contains, in 64 digits."""
+    """Return the digest of a file's contents, 64 hexadecimal digits."""
     return hashlib.sha256(read_file(path, name)).hexdigest()
 
 
 def image_names(images: Sequence[Any]) -> list[str]:
-    """What to call images in complaints: by path, or by place."""
-    return [f"image {os.fspath(one) if is_file(one) else place}" for place, one in enumerate(images)]
+    """Return names of images for error messages: by path, or by index."""
+    return [f"image {os.fspath(image) if is_file(image) else index}" for index, image in enumerate(images)]
 
 
 def unreadable(files: Sequence[str | os.PathLike[str]]) -> dict[int, str]:
-    """What is wrong with those files that cannot be read as images, by place."""
+    """Return the error of each file that cannot be read as an image, by index."""
     small = Preparation((3, 8, 8), (0.0,) * 3, (1.0,) * 3, (8, 8))
 
     def problem(file: str | os.PathLike[str], name: str) -> str | None:
@@ -157,5 +170,5 @@ def unreadable(files: Sequence[str | os.PathLike[str]]) -> dict[int, str]:
 
     with warnings.catch_warnings(), ThreadPoolExecutor() as threads:
         warnings.simplefilter("ignore")
-        found = threads.map(problem, files, image_names(files))
-        return {place: reason for place, reason in enumerate(found) if reason}
+        reasons = threads.map(problem, files, image_names(files))
+        return {index: reason for index, reason in enumerate(reasons) if reason}

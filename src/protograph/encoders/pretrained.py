@@ -1,7 +1,6 @@
-"""Encoders of other libraries: any vision model of timm or transformers, frozen, with its own preprocessing.
+"""Encoders from other libraries: any vision model of timm or transformers, frozen, with its own preprocessing.
 
-Weights come from the user's own cache or from a path, never over the network; they stay there, and a model file remembers
-their digest.
+Weights come from the user's cache or from a path, never over the network. They stay there; a model file keeps their digest.
 """
 
 from collections.abc import Callable
@@ -18,12 +17,17 @@ from protograph.data.augmentation import Augmentation
 from protograph.encoders.base import ImageEncoder
 from protograph.encoders.preparation import Preparation
 
-COPIES = 8 / 84  # of an image's edge that augmented copies are moved by at most, as in training
+LARGEST_SHIFT = 8 / 84  # of augmented copies, as a share of the image's edge, as in training
 RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
 
 
 def open_timm(name: str, device: torch.device | None = None) -> ImageEncoder:
-    """A model of timm's by its name there; NAME@FILE takes the weights from a file."""
+    """Return a model of timm by its name there; NAME@FILE takes the weights from a file.
+
+    Raises:
+        InputError: timm is not installed, or has no such model, or its weights are missing or wrong.
+
+    """
     try:
         import timm
     except ImportError as error:
@@ -43,7 +47,7 @@ def open_timm(name: str, device: torch.device | None = None) -> ImageEncoder:
     try:
         source = {"file": str(weights), "custom_load": weights.suffix == ".npz"}
         model = timm.create_model(model_name, pretrained=True, pretrained_cfg_overlay=source)
-        model.reset_classifier(0)  # not before: a model without its head would take any weights, and stay random
+        model.reset_classifier(0)  # after loading: a model without its head would take any weights
     except Exception as error:  # whatever a file may hold
         raise InputError(f"{weights} does not hold the weights of timm model '{model_name}' ({_line(error)})") from error
     config = timm.data.resolve_model_data_config(model)
@@ -52,14 +56,14 @@ def open_timm(name: str, device: torch.device | None = None) -> ImageEncoder:
 
 
 def _cached_weights(name: str, known: Any) -> Path:
-    """Where the user's caches hold a timm model's weights."""
+    """Return the path of a timm model's weights in the user's caches."""
     if known.hf_hub_id:
         from huggingface_hub import try_to_load_from_cache
 
-        for name_there in filter(None, (known.hf_hub_filename, "model.safetensors", "pytorch_model.bin")):
-            found = try_to_load_from_cache(known.hf_hub_id, name_there)
-            if isinstance(found, str):
-                return Path(found)
+        for filename in filter(None, (known.hf_hub_filename, "model.safetensors", "pytorch_model.bin")):
+            path = try_to_load_from_cache(known.hf_hub_id, filename)
+            if isinstance(path, str):
+                return Path(path)
     if known.url and (file := Path(torch.hub.get_dir(), "checkpoints", Path(known.url).name)).is_file():
         return file
     raise InputError(
@@ -83,7 +87,12 @@ def _timm_preparation(config: dict[str, Any], name: str) -> Preparation:
 
 
 def open_transformers(name: str, device: torch.device | None = None) -> ImageEncoder:
-    """A vision model of transformers by its name in the cache or by its folder."""
+    """Return a vision model of transformers by its name in the cache or by its folder.
+
+    Raises:
+        InputError: transformers is not installed, or there is no such model.
+
+    """
     try:
         from transformers import AutoImageProcessor, AutoModel
         from transformers.utils import logging
@@ -94,7 +103,7 @@ def open_transformers(name: str, device: torch.device | None = None) -> ImageEnc
     if Path(name).is_dir():
         name = str(Path(name).resolve())
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # of weights that are not used, such as a classification head's
+    logging.set_verbosity_error()  # it warns of unused weights, such as those of a classification head
     logging.disable_progress_bar()
     try:
         processor = AutoImageProcessor.from_pretrained(name, local_files_only=True)
@@ -109,7 +118,7 @@ def open_transformers(name: str, device: torch.device | None = None) -> ImageEnc
         if bars:
             logging.enable_progress_bar()
     missing = sorted(loaded["missing_keys"])
-    pooled = not any("pooler." in key for key in missing)  # a classifier's weights lack the pooler, which would be random
+    pooled = not any("pooler." in key for key in missing)  # without weights, the pooler would be random
     if lacking := [key for key in missing if "pooler." not in key]:
         raise InputError(f"the weights of '{name}' lack {len(lacking)} of the model's, such as {lacking[0]}: fetch it again")
     preparation = _transformers_preparation(processor, name)
@@ -118,7 +127,7 @@ def open_transformers(name: str, device: torch.device | None = None) -> ImageEnc
 
 
 def _transformers_preparation(processor: Any, name: str) -> Preparation:
-    """What an image processor's settings say."""
+    """Return the preparation that an image processor's settings describe."""
     size, crop = dict(getattr(processor, "size", None) or {}), dict(getattr(processor, "crop_size", None) or {})
     resize: tuple[int, int] | int | None = size.get("shortest_edge")
     if {"height", "width"} <= size.keys():
@@ -142,27 +151,32 @@ def _transformers_preparation(processor: Any, name: str) -> Preparation:
 
 
 class Flat(nn.Module):
-    """A network whose answer is flattened: images [n, C, H, W] -> features [n, D]."""
+    """A network whose output is flattened: images [n, C, H, W] -> features [n, D].
+
+    Args:
+        model: The network.
+
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        """[n, C, H, W] -> [n, D]."""
+        """Return the features [n, D] of images [n, C, H, W]."""
         features: Tensor = self.model(images)
         return features.flatten(1)
 
 
 class Pooled(nn.Module):
-    """What a model of transformers says of a whole image [n, D].
+    """The features [n, D] that a model of transformers gives for images.
 
-    Image features where it has such a method (CLIP and its kin), its pooled output where that was trained, or else its last
-    hidden state: the first token, or the mean over places.
+    They are its image features where it has such a method (CLIP and similar models), its pooled output where that was
+    trained, or else its last hidden state: the first token, or the mean over positions.
 
     Args:
-        model: pixel_values [n, C, H, W] -> the library's output
-        pooled: whether its pooled output may be used
+        model: The model: pixel_values [n, C, H, W] -> the library's output.
+        pooled: Whether its pooled output may be used.
 
     """
 
@@ -171,7 +185,7 @@ class Pooled(nn.Module):
         self.model, self.pooled = model, pooled
 
     def forward(self, images: Tensor) -> Tensor:
-        """[n, C, H, W] -> [n, D]."""
+        """Return the features [n, D] of images [n, C, H, W]."""
         answer: Callable[..., Any] = getattr(self.model, "get_image_features", self.model)
         output = answer(pixel_values=images)
         if isinstance(output, Tensor):
@@ -193,13 +207,13 @@ def _frozen(
 ) -> ImageEncoder:
     origin = {"kind": kind, "name": name, "weights": sealed.tensors_digest("", weights)}
     height, width = preparation.shape[1:]
-    augmentation = Augmentation(round(COPIES * min(height, width)), flip=True)
+    augmentation = Augmentation(round(LARGEST_SHIFT * min(height, width)), flip=True)
     try:
         return ImageEncoder(network, preparation, augmentation, origin, kept=False, device=device)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{kind} model '{name}' answers no features for an image ({_line(error)}): choose another") from error
+        raise InputError(f"{kind} model '{name}' gives no features for an image ({_line(error)}): choose another") from error
 
 
 def _line(error: Exception) -> str:
-    """What an error says, in a line."""
+    """Return the message of an error in one line."""
     return shorten(str(error).strip() or type(error).__name__, 200, placeholder=" ...")

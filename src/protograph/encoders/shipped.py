@@ -1,4 +1,4 @@
-"""Encoders whose weights are at hand: the Conv4 that ships with the package, and the backbone of a run."""
+"""Encoders from backbones of this package: the Conv4 that ships with it, a run's backbone, a registered one."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from protograph.training.run import Run
 from protograph.variants import find_variant
 
 SHIPPED = Path(__file__).with_name("conv4.safetensors")
-COPIES = Augmentation(pad=8, flip=True)  # as the dataset's training images
+SHIPPED_AUGMENTATION = Augmentation(pad=8, flip=True)  # that of miniImageNet's training images
 
 
 def backbone_encoder(
@@ -36,11 +36,17 @@ def backbone_encoder(
     last_relu: bool = False,
     device: torch.device | None = None,
 ) -> ImageEncoder:
-    """An encoder of one of our backbones, such as a trained run's.
+    """Return an encoder from a backbone with its weights, such as those of a run.
 
-    name: of the backbone, as `BACKBONES` has it
-    weights: its state
-    shape: C, H, W of the images it was trained on, whole and resized
+    Args:
+        name: The name of the backbone.
+        weights: Its weights.
+        shape: C, H, W of the images it was trained on, which are resized and not cropped.
+        normalisation: The normalisation of these images.
+        augmentation: How augmented copies are changed.
+        last_relu: Whether its last block has its ReLU.
+        device: The device it runs on; by default the GPU if there is one.
+
     """
     preparation = Preparation.whole(shape, normalisation)
     return build_encoder({"name": name, "last_relu": last_relu}, preparation, augmentation, weights, device)
@@ -53,7 +59,12 @@ def build_encoder(
     weights: Mapping[str, Tensor],
     device: torch.device | None = None,
 ) -> ImageEncoder:
-    """A backbone as a description says, with these weights."""
+    """Return the encoder that a description describes, with these weights.
+
+    Raises:
+        InputError: The weights are those of another backbone.
+
+    """
     origin = {"kind": "backbone", "name": description["name"], "last_relu": bool(description["last_relu"])}
     network = build_backbone(origin["name"], preparation.shape[0], origin["last_relu"])
     try:
@@ -64,7 +75,7 @@ def build_encoder(
 
 
 def open_shipped(device: torch.device | None = None) -> ImageEncoder:
-    """The Conv4 that ships with the package."""
+    """Return the Conv4 that ships with the package."""
     return open_packed(SHIPPED, device)
 
 
@@ -81,20 +92,22 @@ def open_registered(name: str, device: torch.device | None = None) -> ImageEncod
             f"backbone '{name}' has no trained weights: train it (`protograph fit --train-backbone`), or choose a pretrained "
             "one: conv4, timm:NAME or transformers:NAME"
         )
-    return backbone_encoder(name, weights[0], (3, IMAGE_SIZE, IMAGE_SIZE), IMAGE_NORMALISATION, COPIES, device=device)
+    return backbone_encoder(
+        name, weights[0], (3, IMAGE_SIZE, IMAGE_SIZE), IMAGE_NORMALISATION, SHIPPED_AUGMENTATION, device=device
+    )
 
 
 def open_packed(path: Path, device: torch.device | None = None) -> ImageEncoder:
-    """What `pack_backbone` wrote."""
+    """Return the encoder in a file that `pack_backbone` wrote."""
     try:
         with safe_open(path, framework="pt") as file:
             description = json.loads(file.metadata()["encoder"])
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         preparation = Preparation.from_dict(description["preparation"])
         augmentation = Augmentation(**description["augmentation"])
     except FileNotFoundError as error:
         raise InputError(
-            f"the default backbone is missing ({path.name}): install protograph again, or name another --backbone"
+            f"the default backbone is missing ({path.name}): install protograph again, or choose another --backbone"
         ) from error
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}): install protograph again") from error
@@ -102,11 +115,11 @@ def open_packed(path: Path, device: torch.device | None = None) -> ImageEncoder:
 
 
 def pack_backbone(run_folder: Path | str, path: Path | str = SHIPPED) -> dict[str, Any]:
-    """Write the backbone of a finished miniImageNet run as the file that ships with the package; what it says of its origin.
+    """Write the backbone of a finished miniImageNet run as the file that ships with the package; return its origin.
 
         python -c "from protograph.encoders import pack_backbone; pack_backbone('runs/mini-imagenet/...')"
 
-    The metadata hold `encoder`, from which it is opened, and `origin`: how it was trained, and what it measured.
+    The metadata holds `encoder`, from which it is opened, and `origin`: how it was trained, and its measures.
     """
     run = Run.open(Path(run_folder))
     config, measured = run.config, run.measures
@@ -116,7 +129,7 @@ def pack_backbone(run_folder: Path | str, path: Path | str = SHIPPED) -> dict[st
         raise InputError(f"{run_folder} is not finished: run its command again")
     weights = with_prefix(run.weights("best"), "backbone.")
     last_relu = find_variant(config.variant).last_relu
-    copies = replace(COPIES, **config.recipe.image_changes)
+    copies = replace(SHIPPED_AUGMENTATION, **config.recipe.image_changes)
     encoder = backbone_encoder(config.backbone, weights, (3, IMAGE_SIZE, IMAGE_SIZE), IMAGE_NORMALISATION, copies, last_relu)
     environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
     origin = {
