@@ -30,6 +30,7 @@ VERBS = {  # where each is, and the first line of its help
         "demo:demo_command",
         "Show what relations are worth: train without and with them on the built-in letters, a few minutes on a laptop.",
     ),
+    "recipes": ("recipes:recipes_command", "List the recipes, or show the settings that a run would use."),
     "variants": ("variants:variants_command", "List the models by name, with the operators that make them."),
     "relations": ("relations:relations_command", "Show what a relation says of classes, and write or draw it."),
     "reproduce": (

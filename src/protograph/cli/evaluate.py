@@ -9,7 +9,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.errors import unknown_name as unknown_name
 from protograph._internal.progress import Progress
 from protograph.cli.display import ShownProgress, measures_table, reported, show
-from protograph.cli.options import AsJson, Device, Root, find_device, find_precision, load_plugins
+from protograph.cli.options import AsJson, Device, Plugins, Root, find_device, find_precision, load_plugins
 from protograph.data import Dataset, open_dataset
 from protograph.data.kept_split import with_kept_split
 from protograph.device import PRECISIONS
@@ -40,9 +40,11 @@ def evaluate_command(
         bool,
         typer.Option("--balance", help="Also measure with a bias on novel classes that is chosen on the validation classes."),
     ] = False,
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a trained run: six accuracies with 95 % intervals over fixed episodes."""
+    load_plugins(plugin)
     for kind, value, known in (("split", split, ("test", "validation")), ("epoch", epoch, ("best", "last"))):
         if value not in known:
             raise unknown_name(kind, value, known)

@@ -1,0 +1,87 @@
+"""A recipe, a variant and an operator from outside the package, and the command that shows recipes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from typer.testing import CliRunner
+
+from protograph.cli import app
+from protograph.data import Dataset
+from protograph.training.config import configure
+from protograph.training.recipes import FAST, PAPER, RECIPES, Recipe, register_recipe, resolve_recipe
+from protograph.training.run import Run
+from protograph.training.stages import train
+from protograph.variants import OPERATORS, VARIANTS, Variant, find_variant
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_recipe_and_variant.py"
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """Let every test leave the registries as they were."""
+    with patch.dict(RECIPES), patch.dict(VARIANTS), patch.dict(OPERATORS):
+        yield
+
+
+def shown(*words: str) -> dict[str, object]:
+    result = CliRunner().invoke(app, ["recipes", *words, "--json"])
+    assert result.exit_code == 0, result.stderr
+    answer: dict[str, object] = json.loads(result.stdout)
+    return answer
+
+
+def test_a_registered_recipe_is_followed_as_it_stands() -> None:
+    register_recipe("brief", Recipe("other name", epochs=2, pretrain="cosine"))
+    assert resolve_recipe(find_variant("gcgpn-aux"), "cub", "brief") == Recipe("brief", epochs=2, pretrain="cosine")
+    assert resolve_recipe(find_variant("gcgpn-aux"), "cub", "brief", {"pretrain": ""}).pretrain == ""
+    assert resolve_recipe(find_variant("pn+"), "cub", "brief") == Recipe("brief", epochs=2)
+
+
+def test_a_registered_function_makes_a_recipe_of_variant_and_dataset() -> None:
+    def make(variant: Variant, dataset: str, pretrain: str | None) -> Recipe:
+        return replace(FAST, epochs=3 if dataset == "cub" else 4, pretrain="cosine" if pretrain is None else pretrain)
+
+    register_recipe("own", make)
+    assert resolve_recipe(find_variant("gcgpn-aux"), "cub", "own") == replace(FAST, name="own", epochs=3, pretrain="cosine")
+    assert resolve_recipe(find_variant("pn+"), "letters", "own", {"epochs": "7"}) == replace(FAST, name="own", epochs=7)
+
+
+def test_the_example_s_variant_trains_by_its_recipe(toy: Dataset, tmp_path: Path) -> None:
+    listed = shown("--plugin", str(EXAMPLE))
+    assert listed["brief"] == {"summary": "five steps, to try a model"}
+    changes = {"steps": 2, "ways": 3, "seen_queries": 6, "validation_episodes": 2, "test_queries": 6}
+    config = configure(toy, "gcgpn-uniform", recipe="brief", changes=changes, backbone="conv4-32")
+    result = train(config, toy, tmp_path / "run")
+    assert (result["variant"], result["recipe"]) == ("gcgpn-uniform", "brief")
+    assert len(Run.open(tmp_path / "run").history) == 1
+
+
+def test_recipes_are_listed_with_a_line_each() -> None:
+    listed = shown()
+    assert list(listed) == list(RECIPES)
+    assert all(listed[name] == {"summary": RECIPES[name].summary} for name in listed)
+
+
+def test_a_recipe_is_shown_as_a_run_would_follow_it_beside_the_paper_s() -> None:
+    answer = shown("pn+", "cub", "--recipe", "strong")
+    settings = answer["settings"]
+    assert isinstance(settings, dict)
+    resolved = resolve_recipe(find_variant("pn+"), "cub", "strong")
+    assert settings["episodes"] == {"value": resolved.episodes, "paper": PAPER.episodes}
+    assert settings["backbone"] == {"value": "conv4-128-mirror", "paper": "conv4-64-128"}
+    assert "batch_size" not in settings, "of no use to it"
+    differs = answer["differs"]
+    assert isinstance(differs, list)
+    assert {"backbone", "episodes", "training_ways", "zoom"} <= set(differs)
+    assert "momentum" not in differs
+
+
+def test_recipes_of_an_unknown_variant_or_recipe_are_refused() -> None:
+    for words, name in ((["gcgpn-axu"], "gcgpn-aux"), (["gcgpn-aux", "letters", "--recipe=fats"], "fast")):
+        result = CliRunner().invoke(app, ["recipes", *words])
+        assert result.exit_code == 2
+        assert name in result.stderr
