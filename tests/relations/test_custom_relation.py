@@ -16,7 +16,7 @@ from protograph._internal.errors import InputError
 from protograph.cli import app
 from protograph.data.check import inspect_dataset
 from protograph.relations import RELATION_KINDS, RelationSpec, as_relation, register_relation
-from protograph.training.loop import find_similarities
+from protograph.training.setup import find_similarities
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_relation.py"
 SIZES = {"sparrow": 15.0, "finch": 14.0, "goose": 80.0, "swan": 150.0, "robin": 13.0}

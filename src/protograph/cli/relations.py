@@ -63,7 +63,7 @@ def relations_command(
 ) -> None:
     """Show how similar classes are by a relation, and write or draw the matrix."""
     load_plugins(plugin)
-    check_options(out, image, dataset, {"--names": names}, {"--skip-bad": skip_bad, "--root": root})
+    check_relation_options(out, image, dataset, {"--names": names}, {"--skip-bad": skip_bad, "--root": root})
     data = open_dataset(dataset, root, ShownProgress(quiet=as_json), skip_bad) if dataset else None
     settings = {"centred": centred or None, "measure": measure, "power": power}
     source = open_source(relation, data, settings)
@@ -98,7 +98,7 @@ def relations_command(
         ShownProgress().say(f"wrote {path}")
 
 
-def check_options(
+def check_relation_options(
     out: Path | None, image: Path | None, dataset: str | None, without: dict[str, Any], needing: dict[str, Any]
 ) -> None:
     """Raise an `InputError` for options that cannot be followed.
