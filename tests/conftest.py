@@ -47,13 +47,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """Where kernels run: on the GPU, or interpreted on the CPU, by few programs and, as NumPy has no bfloat16, in float32."""
     if torch.cuda.is_available():
         return torch.device("cuda")
-    from protograph.kernels import first_block as opening
-    from protograph.kernels import norm_pool as fused
+    from protograph.kernels import first_block, norm_pool
 
-    monkeypatch.setattr(fused, "PROGRAMS", 4)
-    monkeypatch.setattr(opening, "PROGRAMS", 3)
-    monkeypatch.setattr(opening, "ROWS", 16)
-    monkeypatch.setattr(opening, "HALF", torch.float32)
+    monkeypatch.setattr(norm_pool, "POOL_PROGRAMS", 4)
+    monkeypatch.setattr(first_block, "BLOCK_PROGRAMS", 3)
+    monkeypatch.setattr(first_block, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(first_block, "BLOCK_DTYPE", torch.float32)
     return torch.device("cpu")
 
 

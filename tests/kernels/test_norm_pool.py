@@ -151,9 +151,9 @@ def test_a_variance_is_never_negative(kernels):
 @pytest.mark.parametrize("parts", [(5,), (2, 3), (4, 1), (1, 7)])
 def test_every_row_belongs_to_one_program_and_to_its_own_part(kernels, parts, block):
     from nn.counting import count
-    from protograph.kernels.norm_pool import spread
+    from protograph.kernels.norm_pool import plan_programs
 
-    programs, rows = spread(parts, 6, block)
+    programs, rows = plan_programs(parts, 6, block)
     times, found = torch.zeros(2, rows[0], dtype=torch.int32, device=kernels)
     count[(programs,)](times, found, *rows, BLOCK=block)
     assert (times == 1).all()

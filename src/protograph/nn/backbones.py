@@ -107,9 +107,9 @@ def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Te
     channels: int = conv.out_channels  # type: ignore[assignment]
     fused = inputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0
     if fused and isinstance(relu, nn.ReLU):
-        from protograph.kernels.first_block import conv_norm_relu_pool, opens
+        from protograph.kernels.first_block import can_fuse_first_block, conv_norm_relu_pool
 
-        if opens(conv, inputs):  # type: ignore[arg-type]
+        if can_fuse_first_block(conv, inputs):  # type: ignore[arg-type]
             return conv_norm_relu_pool(inputs, conv, norm, parts)  # type: ignore[arg-type]
     outputs: Tensor = conv(inputs)
     if fused:
