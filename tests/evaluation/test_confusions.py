@@ -56,9 +56,9 @@ def test_answers_are_those_of_a_naive_recount(toy: Dataset, toy_config: Callable
                     row[classes[column]] += value / sum(took)
     assert found.pairs == pairs
     assert dict(found.right) == right
-    assert found.taken.keys() == taken.keys()
+    assert found.answered.keys() == taken.keys()
     for pair, row in taken.items():
-        assert found.taken[pair].tolist() == pytest.approx(row, abs=1e-5)
+        assert found.answered[pair].tolist() == pytest.approx(row, abs=1e-5)
     for seen in (True, False):
         for answered in (True, False):
             count = sum(n for (a, b), n in pairs.items() if (a < toy.seen, b < toy.seen) == (seen, answered))

@@ -72,7 +72,7 @@ def test_a_page_shows_what_the_run_measured_and_answered(folder: Path, named: Da
     assert grids[2].rows[0][2:] == (f"{times:,}", f"{100 * times / asked:.1f} %")
     assert (" (novel)" in grids[2].rows[0][1]) == (answer >= named.seen)
     right = grids[3].rows
-    assert len(right) == min(12, len(named.novel_test), len([pair for pair in answers.taken if pair[0] == pair[1]]))
+    assert len(right) == min(12, len(named.novel_test), len([pair for pair in answers.answered if pair[0] == pair[1]]))
     pair = answers.commonest(False, 1)[0]
     wrong = grids[4].rows[0]
     assert wrong[2] == f"{answers.pairs[pair]:,}"

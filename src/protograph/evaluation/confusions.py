@@ -1,4 +1,4 @@
-"""What a trained model answers in test episodes: what it takes for what, and from which classes its prototypes took.
+"""The answers of a trained model in test episodes: the classes it confuses, and what their prototypes are made of.
 
 Shapes: E episodes, S seen, N novel, V = S + N, Q queries, D features; C classes of the dataset.
 """
@@ -19,19 +19,22 @@ from protograph.nn.graph import GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context
 
-Pair = tuple[int, int]  # class ids: what a query was, and what it was answered as
+Pair = tuple[int, int]  # class ids: of a query, and of the answer to it
 
 
 @dataclass
 class Answers:
     """The answers to all queries of some episodes.
 
-    classes: C
-    sides:   how many queries of seen (True) and novel (False) classes were answered as a seen and as a novel class
-    right:   how many of these were right
-    pairs:   how often queries of one class were answered as another
-    taken:   of novel queries, by class and answer, what the winning prototypes took from each class, summed [C]; see `shares`
-    missed:  the same of the prototypes that should have won, where they did not
+    Attributes:
+        classes: C
+        episodes: the number of episodes
+        sides: how many queries of seen (True) and novel (False) classes were answered as a seen and as a novel class
+        right: how many of them were right
+        pairs: how often queries of one class were answered as another
+        answered: for novel queries, by class and answer, the summed shares [C] of the answer's prototypes; see `shares`
+        missed: for wrong answers to novel queries, the summed shares [C] of the prototypes of the true class
+
     """
 
     classes: int
@@ -39,72 +42,82 @@ class Answers:
     sides: Counter[tuple[bool, bool]] = field(default_factory=Counter)
     right: Counter[bool] = field(default_factory=Counter)
     pairs: Counter[Pair] = field(default_factory=Counter)
-    taken: dict[Pair, Tensor] = field(default_factory=dict)
+    answered: dict[Pair, Tensor] = field(default_factory=dict)
     missed: dict[Pair, Tensor] = field(default_factory=dict)
 
     def confused(self, count: int) -> list[tuple[Pair, int]]:
-        """The pairs of different classes that were confused most often."""
+        """Return the pairs of different classes that were confused most often, with their counts."""
         return [(pair, times) for pair, times in self.pairs.most_common() if pair[0] != pair[1]][:count]
 
     def commonest(self, right: bool, count: int) -> list[Pair]:
-        """The commonest right or wrong answers to novel queries."""
-        return [pair for pair, _ in self.pairs.most_common() if pair in self.taken and (pair[0] == pair[1]) == right][:count]
+        """Return the most common right or wrong answers to novel queries."""
+        return [pair for pair, _ in self.pairs.most_common() if pair in self.answered and (pair[0] == pair[1]) == right][:count]
 
     def winner(self, pair: Pair) -> Tensor:
-        """What the prototypes of an answer took from each class, as mean shares [C]."""
-        return self.taken[pair] / self.pairs[pair]
+        """Return the mean shares [C] of the classes in the prototypes of an answer."""
+        return self.answered[pair] / self.pairs[pair]
 
     def loser(self, pair: Pair) -> Tensor:
-        """What the prototypes of the true class took where another one won, as mean shares [C]."""
+        """Return the mean shares [C] of the classes in the prototypes of the true class, where the answer was another."""
         return self.missed[pair] / self.pairs[pair]
 
 
-def strongest(shares: Tensor, own: int, count: int) -> list[tuple[int, float]]:
-    """The classes a prototype took most from.
+def strongest(shares: Tensor, class_id: int, count: int) -> list[tuple[int, float]]:
+    """Return the classes with the largest shares [C] in a prototype of a class, with these shares.
 
-    A class takes most from itself as a rule, which says nothing about relations: its `own` share is left out.
+    The class itself is left out. Its share is the largest as a rule, which says nothing about relations.
     """
-    others = [int(place) for place in shares.argsort(descending=True) if int(place) != own]
-    return [(place, float(shares[place])) for place in others[:count] if shares[place] > 0]
+    order = [index for index in shares.argsort(descending=True).tolist() if index != class_id]
+    return [(index, float(shares[index])) for index in order[:count] if shares[index] > 0]
 
 
 @torch.inference_mode()
 def collect(
     model: GraphPrototypeNetwork, dataset: Dataset, spec: EpisodeSpec, episodes: int = 600, progress: Progress | None = None
 ) -> Answers:
-    """The answers in the first of the test episodes that the measures are taken on, computed where the model is."""
+    """Return the answers in the first of the test episodes that models are evaluated on, computed on the model's device."""
     progress = progress or Silent()
     store = dataset.store.to(next(model.parameters()).device)
-    features, placed = cached(model, store, fixed_episodes(spec, EVALUATION_SEED, episodes), progress)
+    features, reindexed = cached(model, store, fixed_episodes(spec, EVALUATION_SEED, episodes), progress)
     answers = Answers(len(dataset.classes), episodes)
     with progress.task("read answers", episodes, "episodes") as advance:
         for index in range(episodes):
-            one = placed.slice(index, index + 1).to(features.device)
-            context = model.context(features[one.support], one.mask, one.classes, one.seen)
-            logits = model.classifier(features[one.queries], model.joint_prototypes(context))
+            episode = reindexed.slice(index, index + 1).to(features.device)
+            context = model.context(features[episode.support], episode.mask, episode.classes, episode.seen)
+            logits = model.classifier(features[episode.queries], model.joint_prototypes(context))
             add(
                 answers,
-                one.classes[0].cpu(),
-                one.targets[0].cpu(),
+                episode.classes[0].cpu(),
+                episode.targets[0].cpu(),
                 logits[0].argmax(-1).cpu(),
-                one.seen,
+                episode.seen,
                 shares(model, context),
             )
             advance(1)
     return answers
 
 
-def add(answers: Answers, classes: Tensor, targets: Tensor, given: Tensor, seen: int, took: Tensor) -> None:
-    """Count the answers of one episode: classes [V], true and given rows [Q], and what each prototype took [V, V]."""
-    for target, answer in zip(targets.tolist(), given.tolist(), strict=True):
+def add(answers: Answers, classes: Tensor, targets: Tensor, predictions: Tensor, seen: int, shares: Tensor) -> None:
+    """Count the answers of one episode.
+
+    Args:
+        answers: what they are added to
+        classes: the class ids [V]
+        targets: the rows of the classes of the queries [Q]
+        predictions: the rows of the answers [Q]
+        seen: S
+        shares: the shares of all classes in each prototype [V, V]
+
+    """
+    for target, answer in zip(targets.tolist(), predictions.tolist(), strict=True):
         pair = int(classes[target]), int(classes[answer])
         answers.sides[target < seen, answer < seen] += 1
         answers.right[target < seen] += target == answer
         answers.pairs[pair] += 1
         if target >= seen:
-            answers.taken.setdefault(pair, torch.zeros(answers.classes))[classes] += took[answer]
+            answers.answered.setdefault(pair, torch.zeros(answers.classes))[classes] += shares[answer]
             if target != answer:
-                answers.missed.setdefault(pair, torch.zeros(answers.classes))[classes] += took[target]
+                answers.missed.setdefault(pair, torch.zeros(answers.classes))[classes] += shares[target]
 
 
 def shares(model: GraphPrototypeNetwork, context: Context) -> Tensor:
@@ -124,7 +137,7 @@ def shares(model: GraphPrototypeNetwork, context: Context) -> Tensor:
 
 
 def related_labels(model: GraphPrototypeNetwork) -> Sequence[str]:
-    """The operators that relate a class to others, by label: all but the identity."""
+    """Return the labels of the operators that relate a class to other classes: all but the identity."""
     layer = model.graph.layers[0]
     assert isinstance(layer, GraphLayer)
     return [label for label in layer.labels if not label.startswith("identity")]

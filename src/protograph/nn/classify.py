@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 def normalise(rows: Tensor) -> Tensor:
-    r"""Unit length along the last dimension: :math:`\bar x = x / \|x\|`. A row of zeros stays zero, with gradient zero."""
+    r"""Return rows of unit length, :math:`\bar x = x / \|x\|`; a row of zeros stays zero, with gradient zero."""
     squares = rows.square().sum(-1, keepdim=True)
     zero = squares < torch.finfo(rows.dtype).tiny
     return rows * squares.masked_fill(zero, 1).rsqrt().masked_fill(zero, 0)
@@ -15,7 +15,7 @@ class CosineClassifier(nn.Module):
     r"""Logits :math:`\tau \cos(z, c'_n)` with a learnable temperature.
 
     Args:
-        temperature: where :math:`\tau` starts
+        temperature: the start of :math:`\tau`
 
     """
 
@@ -24,7 +24,7 @@ class CosineClassifier(nn.Module):
         self.temperature = nn.Parameter(torch.tensor(temperature))
 
     def forward(self, queries: Tensor, prototypes: Tensor) -> Tensor:
-        """Queries [E, Q, D] and prototypes [E, V, D] -> logits [E, Q, V]."""
+        """Return logits [E, Q, V] of queries [E, Q, D] and prototypes [E, V, D]."""
         return self.temperature * (normalise(queries) @ normalise(prototypes).mT)
 
 
@@ -32,7 +32,7 @@ class SquaredDistance(nn.Module):
     r"""Prototypical Networks' logits :math:`-\alpha \|z - c'_n\|^2 / D` with a learnable scale.
 
     Args:
-        scale: where :math:`\alpha` starts
+        scale: the start of :math:`\alpha`
 
     """
 
@@ -41,6 +41,6 @@ class SquaredDistance(nn.Module):
         self.scale = nn.Parameter(torch.tensor(scale))
 
     def forward(self, queries: Tensor, prototypes: Tensor) -> Tensor:
-        """Queries [E, Q, D] and prototypes [E, V, D] -> logits [E, Q, V], in memory that never grows with Q x V x D."""
+        """Return logits [E, Q, V] of queries [E, Q, D] and prototypes [E, V, D]; its memory does not grow with Q x V x D."""
         squares = queries.square().sum(-1)[..., :, None] + prototypes.square().sum(-1)[..., None, :]
         return -self.scale / queries.shape[-1] * (squares - 2 * queries @ prototypes.mT)

@@ -13,7 +13,7 @@ Theta = Literal["diagonal", "full", "identity"]
 
 
 class Thetas(nn.Module):
-    """Transforms by operator label; unlike in a `ParameterDict`, a label may be any word."""
+    """Transforms by operator label; unlike in a `ParameterDict`, a label may be any text."""
 
     def __init__(self, starts: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -31,11 +31,11 @@ class Thetas(nn.Module):
         return len(self._names)
 
     def keys(self) -> list[str]:
-        """The labels."""
+        """Return the labels."""
         return list(self._names)
 
     def values(self) -> list[nn.Parameter]:
-        """The transforms, in the order of the labels."""
+        """Return the transforms, in the order of the labels."""
         return [self[label] for label in self._names]
 
 
@@ -44,14 +44,14 @@ class GraphLayer(nn.Module):
 
     .. math:: \tilde g(C) = \rho\Big(\sum_{B \in \mathcal A} s_B \, \overline{B \, \bar C \, \theta_B}\Big).
 
-    The order is: normalise the rows of C; multiply by B; times theta; normalise rows; times s; sum; rho. Rows that an
-    operator leaves at zero stay zero.
+    In this order: normalise the rows of C, multiply by B, transform by theta, normalise rows, scale by s, add, apply rho. Rows
+    that an operator sets to zero stay zero.
 
     Args:
-        labels: one name per operator
+        labels: a name for each operator
         features: D
         theta: a learnable diagonal (from ones), a full D x D matrix (from the identity), or the fixed identity
-        fixed: operators whose theta is the fixed identity whatever `theta` says
+        fixed: operators whose theta is the fixed identity regardless of `theta`
         scales: whether :math:`s_B` (from 1) is learned; without, it is 1
         normalise_inputs: the bar over C
         normalise_outputs: the bar over each operator's product
@@ -85,7 +85,7 @@ class GraphLayer(nn.Module):
         self.normalise_inputs, self.normalise_outputs, self.relu = normalise_inputs, normalise_outputs, relu
 
     def forward(self, prototypes: Tensor, operators: Sequence[Weights]) -> Tensor:
-        """Prototypes [E, V, D] and one `Weights` per label -> [E, V, D]."""
+        """Return updated prototypes [E, V, D] from prototypes [E, V, D] and one `Weights` per label."""
         inputs = self.rows(prototypes)
         total = torch.zeros_like(inputs)
         for label, weights, scale in zip(self.labels, operators, self.scales, strict=True):
@@ -96,11 +96,11 @@ class GraphLayer(nn.Module):
         return total.relu() if self.relu else total
 
     def rows(self, prototypes: Tensor) -> Tensor:
-        """Prototypes [..., V, D] as the operators see them."""
+        """Return prototypes [..., V, D] as the operators see them."""
         return normalise(prototypes) if self.normalise_inputs else prototypes
 
     def transformed(self, label: str, product: Tensor) -> Tensor:
-        """An operator's product [..., D], times theta."""
+        """Return an operator's product [..., D], transformed by theta."""
         if label not in self.thetas:
             return product
         theta = self.thetas[label].to(product.dtype)
@@ -110,7 +110,14 @@ class GraphLayer(nn.Module):
 class GraphBlock(nn.Module):
     r"""L graph layers, :math:`C' = \tilde g^L(\ldots \tilde g^1(C))`, with a ReLU between layers and none after the last.
 
-    The operators are computed once, from the initial prototypes, and serve every layer.
+    The operators are computed once, from the initial prototypes, and used in every layer.
+
+    Args:
+        labels: a name for each operator
+        features: D
+        layers: L
+        options: the other arguments of `GraphLayer`
+
     """
 
     def __init__(self, labels: Sequence[str], features: int, layers: int = 1, **options: object) -> None:
@@ -123,7 +130,7 @@ class GraphBlock(nn.Module):
         )
 
     def forward(self, prototypes: Tensor, operators: Sequence[Weights]) -> Tensor:
-        """Initial prototypes [E, V, D] -> updated ones."""
+        """Return updated prototypes [E, V, D] from initial ones and one `Weights` per label."""
         for layer in self.layers:
             prototypes = layer(prototypes, operators)
         return prototypes
