@@ -28,7 +28,8 @@ from torch import Tensor
 from protograph.data import Dataset, ImageStore, Pool, open_dataset
 from protograph.data.splits import draw_by_index, hold_out_images
 from protograph.device import best_device, best_precision
-from protograph.evaluation.metrics import MEASURES, extract
+from protograph.evaluation.metrics import PAPER_MEASURES as MEASURES
+from protograph.evaluation.metrics import extract
 from protograph.training.config import configure
 from protograph.training.recipes import STRONG, default_backbone
 from protograph.training.run import Run

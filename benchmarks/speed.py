@@ -46,7 +46,8 @@ from protograph.device import PRECISIONS, WARM_UP, RepeatedStep, best_device, be
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, seeded
 from protograph.evaluation.metrics import (
     EVALUATION_SEED,
-    MEASURES,
+    PAPER_MEASURES,
+    EvaluationSizes,
     episode_measures,
     evaluate,
     evaluation_spec,
@@ -678,17 +679,17 @@ def precision(bench: Bench) -> Iterator[Section]:
         for name, dtype in PRECISIONS.items():
             model.precision = dtype
             recipe = config.recipe
-            found[name] = evaluate(model, dataset, "test", config.shots, recipe.ways, recipe.test_queries, episodes)
+            found[name] = evaluate(model, dataset, EvaluationSizes(config.shots, recipe.ways, recipe.test_queries, episodes))
         rows: list[dict[str, object]] = [
             {
                 "measure": title,
                 **{name: str(measures[key]) for name, measures in found.items()},
                 "difference": f"{found['bfloat16'][key].mean - found['float32'][key].mean:+.2f}",
             }
-            for key, title in MEASURES.items()
+            for key, title in PAPER_MEASURES.items()
         ]
         title = f"{config.dataset}, {config.shots}-shot, {config.variant}, {config.recipe.name}, seed {config.seed}"
-        largest = max(abs(found["bfloat16"][key].mean - found["float32"][key].mean) for key in MEASURES)
+        largest = max(abs(found["bfloat16"][key].mean - found["float32"][key].mean) for key in PAPER_MEASURES)
         notes = [f"Trained in {config.precision}. The largest difference is {largest:.2f} points."]
         about = f"The same weights and {episodes} test episodes, the backbone in float32 and in bfloat16."
         yield Section(f"precision: {title}", about, rows, notes)
@@ -705,7 +706,7 @@ def seeds(bench: Bench) -> Iterator[Section]:
         answer = train_command(bench, "fast", *wanted, f"--jobs={len(SEEDS)}", f"--precision={name}", f"--out={folder}")
         found[name] = answer["mean"]["measures"]
     rows = []
-    for key, title in MEASURES.items():
+    for key, title in PAPER_MEASURES.items():
         row = {name: f"{measures[key]['mean']:.2f} ± {measures[key]['std']:.2f}" for name, measures in found.items()}
         if len(found) > 1:
             row["difference"] = f"{found['bfloat16'][key]['mean'] - found['float32'][key]['mean']:+.2f}"

@@ -21,8 +21,10 @@ if TYPE_CHECKING:  # with `as`, type checkers take a name as public
     from protograph.episodes import EpisodeSpec as EpisodeSpec
     from protograph.episodes import fixed_episodes as fixed_episodes
     from protograph.episodes import sample as sample
+    from protograph.evaluation.metrics import EvaluationSizes as EvaluationSizes
     from protograph.evaluation.metrics import Measure as Measure
     from protograph.evaluation.metrics import evaluate as evaluate
+    from protograph.evaluation.metrics import register_measure as register_measure
     from protograph.nn.backbones import Backbone as Backbone
     from protograph.nn.backbones import Conv4 as Conv4
     from protograph.nn.backbones import ResNet12 as ResNet12
@@ -80,7 +82,7 @@ _MODULES = {
         "register_dataset",
     ),
     "episodes": ("EpisodeSpec", "Episodes", "fixed_episodes", "sample"),
-    "evaluation.metrics": ("Measure", "evaluate"),
+    "evaluation.metrics": ("EvaluationSizes", "Measure", "evaluate", "register_measure"),
     "nn.backbones": ("Backbone", "Conv4", "ResNet12", "batch_norm_parts", "register_backbone"),
     "nn.classify": ("CosineClassifier", "SquaredDistance"),
     "nn.graph": ("GraphBlock", "GraphLayer"),

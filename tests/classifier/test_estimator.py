@@ -32,7 +32,7 @@ from protograph._internal.progress import Silent
 from protograph.classifier import estimator as classifier
 from protograph.data import Dataset, FeatureStore, ImageStore
 from protograph.episodes import sample
-from protograph.evaluation.metrics import choose_bias, evaluation_spec, extract
+from protograph.evaluation.metrics import EvaluationSizes, choose_bias, evaluation_spec, extract
 from protograph.training import loop as training
 from protograph.training.config import RunConfig
 from protograph.training.run import Run
@@ -571,7 +571,7 @@ def test_what_all_features_of_a_run_share_makes_no_difference(
     toy: Dataset, toy_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run on features centres them, and so does the classifier that keeps it; both answer alike."""
-    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+    monkeypatch.setattr(training, "EvaluationSizes", functools.partial(training.EvaluationSizes, episodes=20))
     assert isinstance(toy.store, ImageStore)
     vectors = toy.store.pixels.flatten(1).float() / 255
     config = replace(toy_config(learning_rate=0.1, steps=20), backbone="identity")
@@ -606,7 +606,7 @@ def test_a_class_of_many_images_is_found_as_well_as_the_others(most: int) -> Non
 def toy_run(
     tmp_path: Path, toy: Dataset, toy_config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Path]:
-    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=5))
+    monkeypatch.setattr(training, "EvaluationSizes", functools.partial(training.EvaluationSizes, episodes=5))
 
     def make(variant: str, **changes: Any) -> Path:
         train(toy_config(variant, learning_rate=0.1, **changes), toy, tmp_path / variant)
@@ -630,7 +630,8 @@ def test_a_run_becomes_a_classifier_that_answers_as_evaluation_does(
     scores = known.unknown_score(extract(model, toy.store, toy.seen_validation.all_images()))
     assert np.mean(scores < known.threshold_) == pytest.approx(0.1, abs=2 / len(scores))
     recipe = run.config.recipe
-    assert known.bias_ == choose_bias(model, toy, 1, recipe.ways, recipe.test_queries, recipe.validation_episodes)
+    sizes = EvaluationSizes(1, recipe.ways, recipe.test_queries, recipe.validation_episodes)
+    assert known.bias_ == choose_bias(model, toy, sizes)
     known.bias_ = 0.0
     known.save(tmp_path / "kept.pg")
     known = Classifier.load(tmp_path / "kept.pg")

@@ -509,7 +509,7 @@ def test_a_run_can_be_evaluated_from_another_folder(
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the images and the six hundred test episodes, which take longer than these trainings."""
     monkeypatch.setattr(figures, "draw_run", lambda *_: None)
-    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+    monkeypatch.setattr(training, "EvaluationSizes", functools.partial(training.EvaluationSizes, episodes=20))
 
 
 def att(*arguments: str | Path) -> Result:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from data import layouts
 from protograph.cli import app
 from protograph.data import DATASETS
-from protograph.evaluation.metrics import evaluate
+from protograph.evaluation.metrics import EvaluationSizes
 from protograph.training import loop as training
 
 SETS = [
@@ -129,7 +129,7 @@ def test_check_refuses_what_it_does_not_know(tmp_path: Path) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few test episodes and no figures: both have tests of their own."""
-    monkeypatch.setattr(training, "evaluate", partial(evaluate, episodes=20))
+    monkeypatch.setattr(training, "EvaluationSizes", partial(EvaluationSizes, episodes=20))
     monkeypatch.setattr("protograph.report.figures.draw_run", lambda *_: None)
 
 

@@ -564,7 +564,7 @@ def test_the_real_trainer_interrupted_behind_every_run_ends_with_the_same_ledger
     source = DatasetSource(lambda root, progress, skip_bad: toy, "conv4-32", "noisy patterns", built_in=True)
     monkeypatch.setitem(DATASETS, "toy", source)
     monkeypatch.setattr(figures, "draw_run", lambda *_: None)
-    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+    monkeypatch.setattr(training, "EvaluationSizes", functools.partial(training.EvaluationSizes, episodes=20))
     monkeypatch.setattr(train_verb, "run_training", trained := Counted(train_verb.run_training))
     words = ["--dataset=toy", "--shots=1", "--device=cpu", *SETS]
     words += ["--variant=pn+", "--variant=dfslwof-att", "--variant=teen", "--variant=gcgpn-aux-split"]

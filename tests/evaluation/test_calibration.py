@@ -66,3 +66,11 @@ def test_without_need_there_is_no_bias() -> None:
     targets = torch.tensor([[0, 1, 2, 3]])
     logits = 9.0 * torch.nn.functional.one_hot(targets, 4).float()
     assert Margins.of(logits, targets, 2).best_bias() == 0.0
+
+
+@pytest.mark.gpu
+def test_margins_on_a_gpu_have_the_bias_of_those_on_the_cpu() -> None:
+    logits, targets = make_logits()
+    on_gpu = Margins.of(logits.cuda(), targets.cuda(), 5)
+    assert on_gpu.margin.is_cuda
+    assert on_gpu.best_bias() == pytest.approx(Margins.of(logits, targets, 5).best_bias(), abs=1e-6)

@@ -9,7 +9,7 @@ import torch
 from protograph.data import Dataset
 from protograph.episodes import sample
 from protograph.evaluation.confusions import Answers, add, collect, related_labels, shares, strongest
-from protograph.evaluation.metrics import EVALUATION_SEED, evaluate, evaluation_spec, extract
+from protograph.evaluation.metrics import EVALUATION_SEED, EvaluationSizes, evaluate, evaluation_spec, extract
 from protograph.nn.graph import GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context
@@ -63,7 +63,8 @@ def test_answers_are_those_of_a_naive_recount(toy: Dataset, toy_config: Callable
         for answered in (True, False):
             count = sum(n for (a, b), n in pairs.items() if (a < toy.seen, b < toy.seen) == (seen, answered))
             assert found.sides[seen, answered] == count
-    measures = evaluate(model, toy, "test", config.shots, config.recipe.ways, config.recipe.test_queries, EPISODES)
+    sizes = EvaluationSizes(config.shots, config.recipe.ways, config.recipe.test_queries, EPISODES)
+    measures = evaluate(model, toy, sizes)
     for seen, name in ((True, "seen_joint"), (False, "novel_joint")):
         total = found.sides[seen, True] + found.sides[seen, False]
         assert 100 * found.right[seen] / total == pytest.approx(measures[name].mean)

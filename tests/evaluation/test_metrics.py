@@ -1,31 +1,28 @@
 import math
+from dataclasses import replace
 from statistics import fmean, pstdev
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from protograph._internal.errors import InputError
 from protograph.data import Dataset
 from protograph.episodes import fixed_episodes, sample, seeded
 from protograph.evaluation.metrics import (
     EVALUATION_SEED,
     MEASURES,
+    EvaluationSizes,
     Measure,
     choose_bias,
     episode_measures,
     evaluate,
-    evaluate_unknown,
     evaluation_spec,
     extract,
     nearness,
     run_episodes,
     summarise,
-    with_unknown,
 )
-from protograph.nn.backbones import Conv4
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.variants import build, find_variant
 
 
 def naive_measures(logits: list[list[float]], targets: list[int], seen: int) -> dict[str, float]:
@@ -111,35 +108,6 @@ def test_seen_and_novel_queries_are_equal_in_number(letters: Dataset, toy: Datas
         assert int((episode.targets < episode.seen).sum()) == int((episode.targets >= episode.seen).sum()) == 5 * queries
 
 
-class InDouble(nn.Module):
-    """A backbone in float64, so that no order of summation can turn an answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = Conv4((4, 4, 8, 8), channels=1).double()
-
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.net(images.double())
-        return features
-
-
-@pytest.fixture(scope="module")
-def model(toy: Dataset) -> GraphPrototypeNetwork:
-    """Untrained, but with settled batch statistics and prototypes where the seen classes are."""
-    similarities = {"kinship": toy.relations["kinship"].similarities(toy.classes)}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        backbone = InDouble()
-    made = build(find_variant("gcgpn-aux"), backbone, toy.store.image_shape, toy.seen, similarities).double()
-    images = toy.train.images
-    with torch.no_grad():
-        for _ in range(20):
-            made.train().embed(toy.store.gather(images.flatten()))
-        features = made.eval().embed(toy.store.gather(images.flatten())).view(*images.shape, -1)
-        made.prototypes.copy_(nn.functional.normalize(features, dim=-1).mean(1))
-    return made
-
-
 def episode_by_episode(model: GraphPrototypeNetwork, toy: Dataset, episodes: int, shots: int) -> dict[str, list[float]]:
     """Evaluation without a cache: the backbone runs on every episode's own images."""
     spec = evaluation_spec(toy, "test", 3, shots, 4, fewest_shots=1)
@@ -175,21 +143,22 @@ def test_cached_evaluation_equals_one_that_embeds_every_episode(
 
 
 def test_evaluate_measures_the_same_episodes_every_time(model: GraphPrototypeNetwork, toy: Dataset) -> None:
-    one = evaluate(model, toy, "test", shots=1, ways=3, queries=4, episodes=8)
-    assert one == evaluate(model, toy, "test", shots=1, ways=3, queries=4, episodes=8)
-    assert one != evaluate(model, toy, "test", shots=1, ways=3, queries=4, episodes=8, seed=1)
-    assert one != evaluate(model, toy, "validation", shots=1, ways=3, queries=4, episodes=8)
+    sizes = EvaluationSizes(shots=1, ways=3, queries=4, episodes=8)
+    one = evaluate(model, toy, sizes)
+    assert one == evaluate(model, toy, sizes)
+    assert one != evaluate(model, toy, replace(sizes, seed=1))
+    assert one != evaluate(model, toy, sizes, "validation")
 
 
 def test_evaluation_leaves_the_model_unchanged(model: GraphPrototypeNetwork, toy: Dataset) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.train()
-    evaluate(model, toy, "test", shots=1, ways=3, queries=4, episodes=3)
+    evaluate(model, toy, EvaluationSizes(shots=1, ways=3, queries=4, episodes=3))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_nearness_is_what_a_loop_over_novel_queries_measures(model: GraphPrototypeNetwork, toy: Dataset) -> None:
-    found = nearness(model, toy, shots=2, ways=3, episodes=4)
+    found = nearness(model, toy, EvaluationSizes(shots=2, ways=3, queries=5, episodes=4))
     spec = evaluation_spec(toy, "test", 3, 2, 5)
     lengths: dict[str, list[float]] = {"seen_norm": [], "novel_norm": []}
     distances: dict[str, list[float]] = {"to_own": [], "to_nearest_seen": [], "taken_for_seen": []}
@@ -213,47 +182,12 @@ def test_nearness_is_what_a_loop_over_novel_queries_measures(model: GraphPrototy
         assert found[name] == pytest.approx(fmean(values), rel=1e-5), name
 
 
-def test_unknown_images_are_of_novel_classes_outside_the_episode(toy: Dataset) -> None:
-    drawn = fixed_episodes(evaluation_spec(toy, "test", 3, 2, 4), 11, 20)
-    extended = with_unknown(drawn, toy.novel_test, 11)
-    known = drawn.queries.shape[1]
-    assert torch.equal(extended.queries[:, :known], drawn.queries)
-    assert extended.queries.shape[1] == 2 * known
-    assert bool((extended.targets[:, known:] == -1).all())
-    owner = {
-        image: class_id
-        for class_id, row in zip(toy.novel_test.classes.tolist(), toy.novel_test.images.tolist(), strict=True)
-        for image in row
-    }
-    for classes, images in zip(drawn.classes.tolist(), extended.queries[:, known:].tolist(), strict=True):
-        assert not {owner[image] for image in images} & set(classes)
-    assert {owner[image] for image in extended.queries[:, known:].flatten().tolist()} == set(toy.novel_test.classes.tolist())
-    with pytest.raises(InputError, match="all 7 novel classes are in every episode"):
-        with_unknown(fixed_episodes(evaluation_spec(toy, "test", 7, 2, 4), 11, 1), toy.novel_test, 11)
-
-
-def test_auroc_of_unknown_images_is_what_a_loop_over_pairs_counts(model: GraphPrototypeNetwork, toy: Dataset) -> None:
-    found = evaluate_unknown(model, toy, "test", shots=2, ways=3, queries=4, episodes=3, seed=11)
-    drawn = with_unknown(fixed_episodes(evaluation_spec(toy, "test", 3, 2, 4), 11, 3), toy.novel_test, 11)
-    expected = []
-    for index in range(3):
-        one = drawn.slice(index, index + 1)
-        with torch.no_grad():
-            support = model.eval().embed(toy.store.gather(one.support.flatten())).view(*one.support.shape, -1)
-            queries = model.embed(toy.store.gather(one.queries[0]))
-            scores = model(support, one.mask, queries[None], one.classes, one.seen)[0].max(-1).values.tolist()
-        known, unknown = scores[: len(scores) // 2], scores[len(scores) // 2 :]
-        expected.append(100 * sum(a > b for a in known for b in unknown) / len(known) ** 2)
-    assert found.mean == pytest.approx(fmean(expected), abs=1e-6)
-    assert found.ci95 == pytest.approx(1.96 * pstdev(expected) / 3**0.5)
-
-
 def test_a_bias_is_chosen_on_validation_and_makes_its_h_mean_no_worse(model: GraphPrototypeNetwork, toy: Dataset) -> None:
-    sizes = {"shots": 1, "ways": 3, "queries": 4, "episodes": 30}
-    bias = choose_bias(model, toy, **sizes)
-    plain, moved = (evaluate(model, toy, "validation", **sizes, bias=one)["h_mean"].mean for one in (0.0, bias))
+    sizes = EvaluationSizes(shots=1, ways=3, queries=4, episodes=30)
+    bias = choose_bias(model, toy, sizes)
+    plain, moved = (evaluate(model, toy, sizes, "validation", bias=one)["h_mean"].mean for one in (0.0, bias))
     assert bias != 0.0
     assert moved > plain
-    measures = evaluate(model, toy, "test", **sizes, bias=1000.0)
+    measures = evaluate(model, toy, sizes, bias=1000.0)
     assert measures["seen_joint"].mean == 0.0
     assert measures["novel_joint"].mean == measures["novel_novel"].mean

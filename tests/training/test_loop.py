@@ -21,7 +21,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance, Silent
 from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore, Pool
 from protograph.episodes import EpisodeSpec, draw, draw_batch, seeded
-from protograph.evaluation.metrics import MEASURES, Measure, measures_as_json
+from protograph.evaluation.metrics import MEASURES, Measure, evaluate, measures_as_json
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.training import loop as training
 from protograph.training.config import RunConfig
@@ -38,7 +38,7 @@ Make = Callable[..., RunConfig]
 @pytest.fixture(autouse=True)
 def _short_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six hundred test episodes after every training would be most of the time of these tests."""
-    monkeypatch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+    monkeypatch.setattr(training, "EvaluationSizes", functools.partial(training.EvaluationSizes, episodes=20))
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def whole(toy: Dataset, toy_config: Make, tmp_path_factory: pytest.TempPathFacto
     """What a training that nobody disturbed came to."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+        patch.setattr(training, "EvaluationSizes", functools.partial(training.EvaluationSizes, episodes=20))
         train(toy_config(), toy, folder)
     return outcome(folder)
 
@@ -239,7 +239,7 @@ def test_the_result_tests_the_best_epoch_and_the_last_one(
     for which, measures in (("best", result["measures"]), ("last", result["last_epoch"]["measures"])):
         model = make_model(toy_config("aux-only"), toy)
         model.load_state_dict(Run.open(tmp_path / "run").weights(which))
-        assert measures == measures_as_json(training.evaluate(model, toy, "test", 1, 3, 6))
+        assert measures == measures_as_json(evaluate(model, toy, training.EvaluationSizes(1, 3, 6)))
     assert result["measures"] != result["last_epoch"]["measures"]
 
 
@@ -390,7 +390,7 @@ def start(toy: Dataset, toy_config: Make, tmp_path_factory: pytest.TempPathFacto
     """A finished first stage, to be read and not changed."""
     folder = tmp_path_factory.mktemp("start") / "cosine"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "evaluate", functools.partial(training.evaluate, episodes=20))
+        patch.setattr(training, "EvaluationSizes", functools.partial(training.EvaluationSizes, episodes=20))
         train(toy_config("cosine"), toy, folder)
     return folder
 
@@ -400,7 +400,7 @@ def measured_again(folder: Path, toy: Dataset) -> dict[str, Any]:
     run = Run.open(folder)
     model = make_model(run.config, toy)
     model.load_state_dict(run.weights("best"))
-    return measures_as_json(training.evaluate(model, toy, "test", 1, 3, 6))
+    return measures_as_json(evaluate(model, toy, training.EvaluationSizes(1, 3, 6)))
 
 
 def checkpoint_measures(folder: Path) -> dict[str, Any]:
@@ -782,7 +782,7 @@ from protograph.cli import app
 from protograph.data import DATASETS, DatasetSource
 # Images and tests would take longer than the training.
 figures.draw_run = lambda *_: None
-training.evaluate = functools.partial(training.evaluate, episodes=20)
+training.EvaluationSizes = functools.partial(training.EvaluationSizes, episodes=20)
 DATASETS["toy"] = DatasetSource(
     lambda root, progress, skip_bad: make_toy(), "conv4-32", "noisy patterns", built_in=True
 )

@@ -70,7 +70,7 @@ def test_the_epochs_of_an_old_run_have_the_names_of_today() -> None:
 
 def test_an_old_run_that_was_killed_goes_on_and_ends_as_it_would_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(OLD_RUNS / "killed", tmp_path / "run")
-    monkeypatch.setattr(loop, "evaluate", functools.partial(loop.evaluate, episodes=20))
+    monkeypatch.setattr(loop, "EvaluationSizes", functools.partial(loop.EvaluationSizes, episodes=20))
     run = Run.open(tmp_path / "run")
     assert len(run.history) == 1
     train(run.config, tiny_features(), tmp_path / "run")

@@ -34,7 +34,7 @@ from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
 from protograph.encoders import Encoder, open_encoder
 from protograph.evaluation.calibration import auroc, check_rate, false_alarm_threshold
-from protograph.evaluation.metrics import choose_bias, extract
+from protograph.evaluation.metrics import EvaluationSizes, choose_bias, extract
 from protograph.nn.backbones import Centred
 from protograph.relations import ClassHint, keep_relations, parse_hints
 from protograph.training.run import Run
@@ -203,8 +203,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier.check(names)
         model, classifier.encoder_ = open_run(run, dataset)
         classifier.encoder = classifier.encoder_
-        sizes = config.shots, config.recipe.ways, config.recipe.test_queries, config.recipe.validation_episodes
-        classifier.bias_ = choose_bias(model, dataset, *sizes, progress=progress) if classifier.balance else 0.0
+        recipe = config.recipe
+        sizes = EvaluationSizes(config.shots, recipe.ways, recipe.test_queries, recipe.validation_episodes)
+        classifier.bias_ = choose_bias(model, dataset, sizes, progress) if classifier.balance else 0.0
         held_out, rows = torch.zeros(0, model.prototypes.shape[1]), dataset.seen_validation.all_images()
         if isinstance(dataset.store, FeatureStore):
             held_out = dataset.store.features[rows]  # which the model's own backbone centres

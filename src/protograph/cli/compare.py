@@ -11,7 +11,7 @@ from rich.table import Table
 from protograph._internal.errors import InputError
 from protograph.cli.display import add_measures, fit_terminal, reported, show, stacked
 from protograph.cli.options import AsJson, load_plugins
-from protograph.evaluation.metrics import Measures, measures_as_json
+from protograph.evaluation.metrics import PAPER_MEASURES, Measures, measures_as_json
 from protograph.paper.trials import Trial, trial_of, write_trials
 from protograph.training.run import Run
 
@@ -60,7 +60,7 @@ def comparison_of_runs(trials: Sequence[tuple[str, Trial, Measures]]) -> Table:
         table = Table(title=title, title_justify="left")
         for name in ["run"] if narrow else columns:
             table.add_column(name, overflow="fold")
-        add_measures(table, narrow)
+        add_measures(table, PAPER_MEASURES, narrow)
         for cell, (folder, trial, measures) in zip(cells, trials, strict=True):
             words = [folder, *([] if same else [cell]), trial.changes, str(trial.seed), str(trial.epoch)]
             if narrow:  # everything that names a run in one column

@@ -54,7 +54,7 @@ def demo_command(
     draw_curves(histories, out / "curves.png")
     title = f"letters: {dataset.seen} seen classes + 5 novel ones from 1 example each; % over 600 test episodes ± 95 % interval"
     if everything:
-        results["pn+"] |= {"nearness": nearness(trained_model(Run.open(out / "pn+"), dataset), dataset, shots=1, ways=5)}
+        results["pn+"] |= {"nearness": nearness(trained_model(Run.open(out / "pn+"), dataset), dataset)}
     show(results, measures_table({name: result["measures"] for name, result in results.items()}, title), as_json)
     if everything and not as_json:
         print(joint_space(results["pn+"], results["aux-only"], int(dataset.train.counts.min())))

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance
-from protograph.evaluation.metrics import MEASURES
+from protograph.evaluation.metrics import measure_titles
 
 # A full disk, or a path where the user cannot write
 UNSAVED = (
@@ -100,19 +100,20 @@ class ShownProgress:
 
 
 def measures_table(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:
-    """Return a table of the six measures with intervals, one row per name; two rows get a third with their difference."""
+    """Return a table with one row of measures and intervals per name and, below two rows, their difference."""
+    titles = measure_titles(rows.values())
 
     def make_table(narrow: bool) -> Table:
         table = Table(title=escape(title), title_justify="left")
         table.add_column("", overflow="fold")
-        add_measures(table, narrow)
+        add_measures(table, titles, narrow)
         for name, measures in rows.items():
-            texts = (f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in MEASURES)
+            texts = (f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in titles)
             table.add_row(escape(name), *stacked(texts, narrow))
         if len(rows) == 2:
             first, second = rows.values()
             table.add_section()
-            table.add_row("difference", *(f"{second[key]['mean'] - first[key]['mean']:+.2f}" for key in MEASURES))
+            table.add_row("difference", *(f"{second[key]['mean'] - first[key]['mean']:+.2f}" for key in titles))
         return table
 
     return fit_terminal(make_table)
@@ -133,9 +134,9 @@ def natural_width(table: Table) -> int:
     return Console(width=1000).measure(table).maximum
 
 
-def add_measures(table: Table, narrow: bool) -> None:
-    """Add a column for each of the six measures."""
-    for label in MEASURES.values():
+def add_measures(table: Table, titles: Mapping[str, str], narrow: bool) -> None:
+    """Add a column for each measure, by their titles."""
+    for label in titles.values():
         table.add_column(label.replace("-", "-\n") if narrow else label, justify="right", no_wrap=True)
 
 

@@ -13,7 +13,8 @@ from protograph.cli.options import AsJson, Device, Plugins, Root, find_device, f
 from protograph.data import Dataset, open_dataset
 from protograph.data.kept_split import with_kept_split
 from protograph.device import PRECISIONS
-from protograph.evaluation.metrics import choose_bias, evaluate, evaluate_unknown, measures_as_json
+from protograph.evaluation.metrics import EvaluationSizes, choose_bias, evaluate, measures_as_json
+from protograph.evaluation.unknown import evaluate_unknown
 from protograph.training.run import Run
 from protograph.training.setup import trained_model
 
@@ -58,23 +59,25 @@ def evaluate_command(
     data = dataset_of(opened, root, progress)
     model = trained_model(opened, data, epoch)
     model.precision = PRECISIONS["float32" if precision == "auto" and config.precision == "float32" else chosen]
-    shots = config.shots if shots is None else shots
-    ways = config.recipe.ways if ways is None else ways
-    queries = config.recipe.test_queries if queries is None else queries
+    sizes = EvaluationSizes(
+        config.shots if shots is None else shots,
+        config.recipe.ways if ways is None else ways,
+        config.recipe.test_queries if queries is None else queries,
+        episodes,
+    )
     model.to(place)
-    sizes = {"shots": shots, "ways": ways, "queries": queries, "episodes": episodes}
-    measures = measures_as_json(evaluate(model, data, split, **sizes, progress=progress))
+    measures = measures_as_json(evaluate(model, data, sizes, split, progress))
     result: dict[str, Any] = {"run": str(run), "split": split, "episodes": episodes, "epoch": epoch, "measures": measures}
     rows = {config.variant: measures}
     if balance:
-        bias = choose_bias(model, data, **sizes, progress=progress)
-        balanced = measures_as_json(evaluate(model, data, split, **sizes, progress=progress, bias=bias))
+        bias = choose_bias(model, data, sizes, progress)
+        balanced = measures_as_json(evaluate(model, data, sizes, split, progress, bias))
         result["balanced"] = {"bias": round(bias, 4), "measures": balanced}
         rows[f"with bias {bias:+.2f}"] = balanced
     if unknown:
-        separation = evaluate_unknown(model, data, split, **sizes, progress=progress)
+        separation = evaluate_unknown(model, data, sizes, split, progress)
         result["unknown"] = measures_as_json({"auroc": separation})
-    title = f"{config.dataset}, {shots}-shot, {episodes} {split} episodes, {epoch} epoch"
+    title = f"{config.dataset}, {sizes.shots}-shot, {episodes} {split} episodes, {epoch} epoch"
     show(result, measures_table(rows, title), as_json)
     if unknown and not as_json:
         print(f"AUROC of known against unknown images: {separation}")

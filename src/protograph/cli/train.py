@@ -25,7 +25,7 @@ from protograph.cli.options import (
     parse_changes,
 )
 from protograph.data import Dataset, open_dataset
-from protograph.evaluation.metrics import MEASURES
+from protograph.evaluation.metrics import measure_titles
 from protograph.relations import relation_label
 from protograph.training.config import RunConfig, configure, read_toml
 from protograph.training.recipes import RECIPES, stage_before
@@ -158,7 +158,7 @@ def train_several(
     progress = ShownProgress(quiet=as_json)
     results = run_all(commands, jobs, progress)
     rows = {name: result["measures"] for name, result in results.items()}
-    means = {measure: [row[measure]["mean"] for row in rows.values()] for measure in MEASURES}
+    means = {measure: [row[measure]["mean"] for row in rows.values()] for measure in measure_titles(rows.values())}
     together = {name: {"mean": fmean(values), "ci95": stdev(values)} for name, values in means.items()}
     title = f"{len(seeds)} seeds, 600 test episodes each; the last row is their mean ± the standard deviation between them"
     results["mean"] = {"measures": {n: {"mean": v["mean"], "std": v["ci95"]} for n, v in together.items()}}

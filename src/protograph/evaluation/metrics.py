@@ -1,26 +1,27 @@
-"""Logits -> the six measures: per-episode numbers, means and intervals.
+"""Logits -> measures: numbers per episode, means and intervals.
 
 Shapes: E episodes, S seen, V = S + N, Q queries, D features.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from protograph._internal.errors import InputError
 from protograph._internal.memory import keep_freed_memory
 from protograph._internal.progress import Progress, Silent
 from protograph.data.dataset import Dataset, Pool
 from protograph.data.store import Store
-from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, seeded
-from protograph.evaluation.calibration import Margins, auroc, harmonic_mean, join
+from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes
+from protograph.evaluation.calibration import Margins, harmonic_mean, join
 from protograph.nn.classify import SquaredDistance
 from protograph.nn.model import GraphPrototypeNetwork
 
-MEASURES = {
+# The measures of the paper: name -> title. Ledgers, tables and published numbers hold these six, in this order.
+PAPER_MEASURES = {
     "seen_seen": "Seen-Seen",
     "novel_novel": "Novel-Novel",
     "joint_joint": "Joint-Joint",
@@ -28,20 +29,31 @@ MEASURES = {
     "novel_joint": "Novel-Joint",
     "h_mean": "H-Mean",
 }
-IN_CACHE = 120_000  # pixels of a batch that passes the backbone on a CPU: larger ones leave its caches
+MEASURES = dict(PAPER_MEASURES)  # all that are computed: those of the paper, then registered ones
+IN_CACHE = 120_000  # pixels of a batch that passes the backbone on a CPU; larger batches do not fit its caches
 EVALUATION_SEED = 20_200_907  # the same test episodes for every model, everywhere
+
+
+MeasureFunction = Callable[[Tensor, Tensor, int], Tensor]
+_REGISTERED: dict[str, MeasureFunction] = {}
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A mean over episodes with its 95 % interval, in per cent."""
+    """A mean over episodes with its 95 % interval, in per cent.
+
+    Attributes:
+        mean: the mean
+        ci95: half the width of the interval
+
+    """
 
     mean: float
     ci95: float
 
     @classmethod
     def of(cls, values: Tensor) -> "Measure":
-        """From one number per episode, 0 to 1: the interval is 1.96 std / sqrt(E)."""
+        """Return the mean of numbers per episode [E], from 0 to 1, with the interval 1.96 std / sqrt(E)."""
         percent = 100 * values.double()
         spread = percent.std(correction=0).item()
         return cls(percent.mean().item(), 1.96 * spread / len(values) ** 0.5)
@@ -53,13 +65,84 @@ class Measure:
 Measures = dict[str, Measure]
 
 
-def measures_as_json(measures: Measures) -> dict[str, dict[str, float]]:
-    """Return measures as stored results have them, in per cent."""
-    return {name: {"mean": round(value.mean, 4), "ci95": round(value.ci95, 4)} for name, value in measures.items()}
+@dataclass(frozen=True)
+class EvaluationSizes:
+    """The sizes of a set of episodes that models are evaluated on, and its seed.
+
+    Attributes:
+        shots: K, the examples of each novel class
+        ways: N, the novel classes of an episode
+        queries: the queries of each novel class; seen classes have as many queries together as novel ones
+        episodes: the number of episodes
+        seed: the seed of all episodes
+
+    """
+
+    shots: int = 1
+    ways: int = 5
+    queries: int = 15
+    episodes: int = 600
+    seed: int = EVALUATION_SEED
+
+    def draw(self, dataset: Dataset, split: str) -> Episodes:
+        """Return the episodes of a held-out split; they are the same for every model."""
+        spec = evaluation_spec(dataset, split, self.ways, self.shots, self.queries)
+        return fixed_episodes(spec, self.seed, self.episodes)
+
+
+def register_measure(name: str, title: str, compute: MeasureFunction) -> None:
+    """Let a measure be computed wherever models are evaluated, beside the six of the paper.
+
+    It then appears in the results of training, in the tables of `evaluate` and on the page of a run. Published tables keep the
+    measures of the paper.
+
+    Args:
+        name: the key of the measure in results
+        title: the heading of its column
+        compute: called as `compute(logits, targets, seen)` with joint logits [E, Q, V], the row of the class of each query
+            [E, Q] and the number of seen classes S, whose rows come first; returns one number from 0 to 1 per episode [E]
+
+    Raises:
+        ValueError: the paper has a measure of this name
+
+    """
+    if name in PAPER_MEASURES:
+        raise ValueError(f"measure '{name}' is one of the paper's, which stay as they are: choose another name")
+    MEASURES[name] = title
+    _REGISTERED[name] = compute
+
+
+def measure_titles(results: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the titles by name of the measures that all results have, those of the paper first.
+
+    Results may have been stored with other measures than those registered now.
+    """
+    results = list(results)
+    names = dict.fromkeys([*MEASURES, *(name for result in results for name in result)])
+    return {name: MEASURES.get(name, name) for name in names if all(name in result for result in results)}
 
 
 def episode_measures(logits: Tensor, targets: Tensor, seen: int) -> dict[str, Tensor]:
-    """The six measures of every episode [E] as fractions, all read off joint logits [E, Q, V].
+    """Return all measures of every episode [E] as fractions.
+
+    Args:
+        logits: joint logits [E, Q, V]
+        targets: the row of the class of each query [E, Q]
+        seen: S
+
+    """
+    measures = paper_measures(logits, targets, seen)
+    for name, compute in _REGISTERED.items():
+        measures[name] = compute(logits, targets, seen)
+        if measures[name].shape != logits.shape[:1]:
+            raise ValueError(
+                f"measure '{name}' must return one number per episode [{len(logits)}], not {list(measures[name].shape)}"
+            )
+    return measures
+
+
+def paper_measures(logits: Tensor, targets: Tensor, seen: int) -> dict[str, Tensor]:
+    """Return the six measures of the paper of every episode [E]; the arguments are those of `episode_measures`.
 
     Seen-Seen and Novel-Novel look only at the columns of those classes. H-Mean is the episode's own harmonic mean of
     Seen-Joint and Novel-Joint; where both are 0 it is 0.
@@ -84,14 +167,19 @@ def episode_measures(logits: Tensor, targets: Tensor, seen: int) -> dict[str, Te
 
 
 def summarise(per_episode: dict[str, Tensor]) -> Measures:
-    """Means and intervals of per-episode measures."""
-    return {name: Measure.of(per_episode[name]) for name in MEASURES}
+    """Return means and intervals of measures per episode [E]."""
+    return {name: Measure.of(values) for name, values in per_episode.items()}
+
+
+def measures_as_json(measures: Measures) -> dict[str, dict[str, float]]:
+    """Return measures as result files hold them, in per cent."""
+    return {name: {"mean": round(value.mean, 4), "ci95": round(value.ci95, 4)} for name, value in measures.items()}
 
 
 def evaluation_spec(
     dataset: Dataset, split: str, ways: int, shots: int, queries: int, fewest_shots: int | None = None
 ) -> EpisodeSpec:
-    """Episodes of a held-out split: all seen classes and `ways` novel ones, as many seen queries as novel ones."""
+    """Return the episodes of a held-out split: all seen classes and `ways` novel ones, as many seen queries as novel ones."""
     seen, novel = dataset.held_out(split)
     return EpisodeSpec(seen, novel, ways, shots, queries, ways * queries, fewest_shots=fewest_shots, names=dataset.classes)
 
@@ -100,9 +188,15 @@ def evaluation_spec(
 def extract(
     model: GraphPrototypeNetwork, store: Store, images: Tensor, progress: Progress | None = None, batch: int | None = None
 ) -> Tensor:
-    """Features [n, D] of `images` [n], computed once: in evaluation mode they do not depend on the episode.
+    """Return features [n, D] of images [n], computed in batches; in evaluation mode they do not depend on the episode.
 
-    They pass in batches, by default of as many as suit the device.
+    Args:
+        model: the model, on the device of the store
+        store: what the images are gathered from
+        images: their indices [n]
+        progress: shows how far the extraction is
+        batch: the images of a batch; by default as many as suit the device
+
     """
     model.eval()
     if store.device.type == "cpu":
@@ -117,7 +211,7 @@ def extract(
 
 
 def class_means(model: GraphPrototypeNetwork, store: Store, pool: Pool) -> Tensor:
-    """Mean feature [C, D] of all images of each class of a pool."""
+    """Return the mean feature [C, D] of all images of each class of a pool."""
     images = pool.images[pool.images >= 0]  # class by class
     features = extract(model, store, images.to(store.device))
     return torch.stack([of_class.mean(0) for of_class in torch.split(features, pool.counts.tolist())])
@@ -127,9 +221,14 @@ def class_means(model: GraphPrototypeNetwork, store: Store, pool: Pool) -> Tenso
 def episode_batches(
     model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6
 ) -> Iterator[tuple[Episodes, Tensor]]:
-    """Many episodes at a time with their joint logits [E, Q, V], on cached features [n, D], which the episodes index.
+    """Yield batches of episodes with their joint logits [E, Q, V].
 
-    `memory` bounds the numbers of the largest tensor of a batch of episodes.
+    Args:
+        model: the model
+        features: cached features [n, D]
+        episodes: episodes that index these features
+        memory: how many numbers the largest tensor of a batch may have
+
     """
     model.eval()
     rows = episodes.classes.shape[1]
@@ -144,134 +243,100 @@ def episode_batches(
 def run_episodes(
     model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6, bias: float = 0.0
 ) -> dict[str, Tensor]:
-    """Per-episode measures on cached features [n, D], with a bias on the novel logits."""
+    """Return measures per episode [E] on cached features [n, D], with a bias on the novel logits."""
     parts = []
     for part, logits in episode_batches(model, features, episodes, memory):
         if bias:
             logits[..., part.seen :] += bias
         parts.append(episode_measures(logits, part.targets, part.seen))
-    return {name: torch.cat([part[name] for part in parts]).cpu() for name in MEASURES}
+    return {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
 
 
 @torch.inference_mode()
-def nearness(model: GraphPrototypeNetwork, dataset: Dataset, shots: int, ways: int, episodes: int = 100) -> dict[str, float]:
-    """Where novel queries lie among the prototypes of test episodes, to see why a distance classifier prefers seen classes.
+def nearness(model: GraphPrototypeNetwork, dataset: Dataset, sizes: EvaluationSizes | None = None) -> dict[str, float]:
+    """Return how far novel queries are from the prototypes of test episodes.
 
-    Means of squared lengths and distances, per feature: `seen_norm`, `novel_norm` of the prototypes, `to_own` from a novel
-    query to its class, `to_nearest_seen` to the seen class nearest to it; and `taken_for_seen`, the share of novel queries
-    that one of these is nearest to, in per cent. Model and images are on the same device.
+    It shows why a distance classifier prefers seen classes. Model and images are on the same device.
+
+    Args:
+        model: the model
+        dataset: the dataset
+        sizes: the episodes; by default 100 of 1 shot, 5 ways and 5 queries
+
+    Returns:
+        means of squared lengths and distances, per feature: `seen_norm` and `novel_norm` of the prototypes, `to_own` from a
+        novel query to its class, `to_nearest_seen` to the nearest seen class; and `taken_for_seen`, the per cent of novel
+        queries whose nearest prototype is that of a seen class
+
     """
-    queries = 5
-    drawn = fixed_episodes(evaluation_spec(dataset, "test", ways, shots, queries), EVALUATION_SEED, episodes)
-    features, placed = cached(model, dataset.store, drawn)
-    found = []
-    for index in range(episodes):
-        one = placed.slice(index, index + 1)
-        prototypes = model.joint_prototypes(model.context(features[one.support], one.mask, one.classes, one.seen))
-        novel = features[one.queries[:, -ways * queries :]]
-        distances = -SquaredDistance()(novel, prototypes)[0]  # [Q, V]
-        nearest = distances[:, : one.seen].min(1).values
+    sizes = sizes or EvaluationSizes(queries=5, episodes=100)
+    novel_queries = sizes.ways * sizes.queries
+    features, episodes = cached(model, dataset.store, sizes.draw(dataset, "test"))
+    rows = []
+    for index in range(sizes.episodes):
+        episode = episodes.slice(index, index + 1)
+        context = model.context(features[episode.support], episode.mask, episode.classes, episode.seen)
+        prototypes = model.joint_prototypes(context)
+        queries = features[episode.queries[:, -novel_queries:]]
+        distances = -SquaredDistance()(queries, prototypes)[0]  # [Q, V]
+        nearest = distances[:, : episode.seen].min(1).values
         norms = prototypes[0].square().mean(1)
-        own = distances.gather(1, one.targets[0, -ways * queries :, None])
-        taken = 100 * (nearest < distances[:, one.seen :].min(1).values).float()
-        found.append([each.mean() for each in (norms[: one.seen], norms[one.seen :], own, nearest, taken)])
-    means = torch.tensor(found).mean(0).tolist()
+        to_target = distances.gather(1, episode.targets[0, -novel_queries:, None])
+        mistaken = 100 * (nearest < distances[:, episode.seen :].min(1).values).float()
+        columns = norms[: episode.seen], norms[episode.seen :], to_target, nearest, mistaken
+        rows.append([column.mean() for column in columns])
+    means = torch.tensor(rows).mean(0).tolist()
     return dict(zip(("seen_norm", "novel_norm", "to_own", "to_nearest_seen", "taken_for_seen"), means, strict=True))
 
 
 def measure(
     model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None, bias: float = 0.0
 ) -> Measures:
-    """The six measures of a model on given episodes; the store lies on the model's device."""
+    """Return the measures of a model on given episodes; the store is on the model's device."""
     return summarise(run_episodes(model, *cached(model, store, episodes, progress), bias=bias))
 
 
 def cached(
     model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None
 ) -> tuple[Tensor, Episodes]:
-    """Features [n, D] of all images of some episodes, and the episodes indexing these."""
-    images, placed = episodes.compact
-    return extract(model, store, images.to(store.device), progress), placed
+    """Return features [n, D] of all images of some episodes, and the episodes as they index these features."""
+    images, reindexed = episodes.compact
+    return extract(model, store, images.to(store.device), progress), reindexed
 
 
 def evaluate(
     model: GraphPrototypeNetwork,
     dataset: Dataset,
+    sizes: EvaluationSizes | None = None,
     split: str = "test",
-    shots: int = 1,
-    ways: int = 5,
-    queries: int = 15,
-    episodes: int = 600,
-    seed: int = EVALUATION_SEED,
     progress: Progress | None = None,
     bias: float = 0.0,
 ) -> Measures:
-    """The six measures of a model on fixed episodes of a held-out split, with a bias on the novel logits."""
-    drawn = fixed_episodes(evaluation_spec(dataset, split, ways, shots, queries), seed, episodes)
+    """Return the measures of a model on fixed episodes of a held-out split.
+
+    Args:
+        model: the model, on any device
+        dataset: the dataset
+        sizes: the sizes of the episodes; by default 600 of 1 shot and 5 ways
+        split: "test" or "validation"
+        progress: shows how far the evaluation is
+        bias: added to the logits of novel classes
+
+    """
+    drawn = (sizes or EvaluationSizes()).draw(dataset, split)
     store = dataset.store.to(next(model.parameters()).device)
     return measure(model, store, drawn, progress, bias)
 
 
 def choose_bias(
-    model: GraphPrototypeNetwork,
-    dataset: Dataset,
-    shots: int = 1,
-    ways: int = 5,
-    queries: int = 15,
-    episodes: int = 600,
-    progress: Progress | None = None,
+    model: GraphPrototypeNetwork, dataset: Dataset, sizes: EvaluationSizes | None = None, progress: Progress | None = None
 ) -> float:
-    """The bias on novel logits of the best H-Mean on fixed validation episodes."""
-    drawn = fixed_episodes(evaluation_spec(dataset, "validation", ways, shots, queries), EVALUATION_SEED, episodes)
-    features, placed = cached(model, dataset.store.to(next(model.parameters()).device), drawn, progress)
-    return best_bias(model, features, placed)
+    """Return the bias on novel logits with the best H-Mean on fixed validation episodes; arguments as of `evaluate`."""
+    drawn = (sizes or EvaluationSizes()).draw(dataset, "validation")
+    return best_bias(model, *cached(model, dataset.store.to(next(model.parameters()).device), drawn, progress))
 
 
 def best_bias(model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes) -> float:
-    """The bias on novel logits of the best H-Mean on episodes of cached features [n, D]."""
+    """Return the bias on novel logits with the best H-Mean on episodes of cached features [n, D]."""
     batches = episode_batches(model, features, episodes)
     return join([Margins.of(logits, part.targets, part.seen) for part, logits in batches]).best_bias()
-
-
-def with_unknown(episodes: Episodes, novel: Pool, seed: int) -> Episodes:
-    """Each episode's queries followed by as many images of novel classes that are not in it; these have the target -1.
-
-    The class is drawn uniformly with replacement, then its image.
-    """
-    drawn = []
-    for index, classes in enumerate(episodes.classes.tolist()):
-        generator = seeded(seed, "unknown", index)
-        others = [row for row, class_id in enumerate(novel.classes.tolist()) if class_id not in set(classes[episodes.seen :])]
-        if not others:
-            raise InputError(f"all {len(novel)} novel classes are in every episode, none is unknown: use fewer --ways")
-        rows = torch.tensor(others)[torch.randint(0, len(others), (episodes.queries.shape[1],), generator=generator)]
-        places = (torch.rand(len(rows), generator=generator) * novel.counts[rows]).long().minimum(novel.counts[rows] - 1)
-        drawn.append(novel.images[rows, places])
-    unknown = torch.stack(drawn)
-    nowhere = torch.full_like(unknown, -1)
-    return replace(
-        episodes, queries=torch.cat([episodes.queries, unknown], 1), targets=torch.cat([episodes.targets, nowhere], 1)
-    )
-
-
-def evaluate_unknown(
-    model: GraphPrototypeNetwork,
-    dataset: Dataset,
-    split: str = "test",
-    shots: int = 1,
-    ways: int = 5,
-    queries: int = 15,
-    episodes: int = 600,
-    seed: int = EVALUATION_SEED,
-    progress: Progress | None = None,
-) -> Measure:
-    """AUROC, in per cent, of known images (an episode's queries) against those of novel classes that are not in it.
-
-    The score is the largest logit, which is the largest cosine.
-    """
-    drawn = fixed_episodes(evaluation_spec(dataset, split, ways, shots, queries), seed, episodes)
-    asked = with_unknown(drawn, dataset.held_out(split)[1], seed)
-    features, placed = cached(model, dataset.store.to(next(model.parameters()).device), asked, progress)
-    known = drawn.queries.shape[1]
-    scores = [logits.max(-1).values for _, logits in episode_batches(model, features, placed)]
-    return Measure.of(torch.cat([auroc(each[:, :known], each[:, known:]) for each in scores]).cpu())

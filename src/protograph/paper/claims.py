@@ -7,7 +7,7 @@ it names or by the two that the paper argues with, Joint-Joint and H-Mean.
 from dataclasses import dataclass
 from typing import Literal
 
-from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
+from protograph.evaluation.metrics import PAPER_MEASURES
 from protograph.paper.grid import FIGURE_SHOTS, FIGURE_VARIANTS, SHOTS
 from protograph.paper.published import PAPER_DATASETS, VARIANT_OF, Cell, few_shot_rows
 from protograph.paper.statistics import LEVEL, Difference, Score, Side

@@ -21,8 +21,7 @@ from protograph._internal.files import UNFINISHED, unfinished, write_json
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import RECIPE_SETTINGS, renamed
 from protograph.data import DATASETS
-from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
-from protograph.evaluation.metrics import Measure, Measures
+from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.statistics import Score, Scores

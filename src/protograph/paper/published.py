@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
-from protograph.evaluation.metrics import Measure, Measures
+from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures
 
 PAPER_DATASETS = ("mini-imagenet", "cub")
 VARIANT_OF = {

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
-from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
-from protograph.evaluation.metrics import Measure
+from protograph.evaluation.metrics import PAPER_MEASURES, Measure
 from protograph.paper.claims import KEY_MEASURES, WITHOUT_RELATIONS
 from protograph.paper.grid import STUDY_DEFAULT, Task
 from protograph.paper.ledger import Entry, Notes

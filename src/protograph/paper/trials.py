@@ -14,8 +14,7 @@ from typing import Any
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
 from protograph._internal.old_names import RECIPE_SETTINGS
-from protograph.evaluation.metrics import MEASURES as PAPER_MEASURES
-from protograph.evaluation.metrics import Measure, Measures
+from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures
 from protograph.relations import relation_label
 from protograph.training.config import RunConfig
 from protograph.training.recipes import default_backbone, resolve_recipe

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from protograph.data import Dataset
 from protograph.evaluation.confusions import Answers, strongest
-from protograph.evaluation.metrics import MEASURES
+from protograph.evaluation.metrics import measure_titles
 from protograph.report.document import Block, Figure, Heading, Paragraph, Table, plain
 from protograph.report.figures import curves, drawn
 from protograph.training.config import RunConfig
@@ -54,11 +54,12 @@ def _measures(measured: Mapping[str, Any]) -> Table:
     rows = {f"best epoch ({measured['epoch']})": measured["measures"]}
     if last := measured.get("last_epoch"):
         rows[f"last epoch ({last['epoch']})"] = last["measures"]
+    titles = measure_titles(rows.values())
     texts = [
-        (name, *(f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in MEASURES))
+        (name, *(f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in titles))
         for name, measures in rows.items()
     ]
-    return Table.of(("", *MEASURES.values()), texts)
+    return Table.of(("", *titles.values()), texts)
 
 
 def _curves(run: Run) -> list[Block]:

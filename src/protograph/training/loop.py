@@ -21,7 +21,15 @@ from protograph.data import Dataset, Pool
 from protograph.data.kept_split import keep_split
 from protograph.device import PRECISIONS, WARM_UP
 from protograph.episodes import EpisodeSpec, fixed_episodes, step_seed
-from protograph.evaluation.metrics import MEASURES, Measures, class_means, evaluate, measure, measures_as_json
+from protograph.evaluation.metrics import (
+    MEASURES,
+    EvaluationSizes,
+    Measures,
+    class_means,
+    evaluate,
+    measure,
+    measures_as_json,
+)
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.training.config import RunConfig
 from protograph.training.recipes import Recipe
@@ -253,7 +261,7 @@ def conclude(
     config, recipe = run.config, run.config.recipe
 
     def test() -> Measures:
-        return evaluate(model, dataset, "test", config.shots, recipe.ways, recipe.test_queries, progress=progress)
+        return evaluate(model, dataset, EvaluationSizes(config.shots, recipe.ways, recipe.test_queries), progress=progress)
 
     last = test()
     load_weights(model, state.part("best."), run)
