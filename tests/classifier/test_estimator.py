@@ -42,6 +42,7 @@ from protograph.training.stages import train
 EXPECTED_FAILURES: dict[str, str] = {}
 
 
+@pytest.mark.slow
 @parametrize_with_checks([Classifier(steps=20)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -141,6 +142,7 @@ Kept.TestCase.settings = settings(
     max_examples=1000, stateful_step_count=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 test_a_thousand_sequences_of_changes_agree_with_a_naive_model = Kept.TestCase
+test_a_thousand_sequences_of_changes_agree_with_a_naive_model.pytestmark = [pytest.mark.slow]
 
 
 def strokes(drawings: Tensor) -> Tensor:
@@ -178,6 +180,7 @@ def drawn(letters: Dataset) -> Letters:
     return features
 
 
+@pytest.mark.slow
 def test_a_new_letter_from_one_example_in_ten_lines(letters: Dataset, drawn: Letters) -> None:
     drawings, names = drawn(letters.classes[: letters.seen], "train")
     new, _ = drawn("ê", "novel_test")
@@ -187,6 +190,7 @@ def test_a_new_letter_from_one_example_in_ten_lines(letters: Dataset, drawn: Let
     assert np.mean(known.predict(new[1:]) == "ê") > 0.4, "one of 209 would be right by chance"
 
 
+@pytest.mark.slow
 def test_answers_change_only_where_the_graph_relates_letters_to_the_new_one(letters: Dataset, drawn: Letters) -> None:
     seen = letters.classes[: letters.seen]
     alike = [(a, b, 1.0) for a in (*seen, "ê") for b in (*seen, "ê") if a < b and base_letter(a) == base_letter(b)]
@@ -247,6 +251,7 @@ def test_the_same_seed_gives_the_same_classifier_and_another_another() -> None:
     assert not np.array_equal(one.prototypes_, other.prototypes_)
 
 
+@pytest.mark.slow
 def test_training_teaches_to_find_added_classes_among_the_others(letters: Dataset, drawn: Letters) -> None:
     drawings, labels = drawn(letters.classes[: letters.seen], "train")
     novel = [letters.classes[class_id] for class_id in letters.novel_validation.classes[:5]]
@@ -467,6 +472,7 @@ def test_progress_is_shown() -> None:
     assert Counting.shown == [("fit gcgpn-cos-aux", 3, "steps")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.05, 0.2])
 def test_false_alarms_on_other_images_are_as_many_as_chosen(letters: Dataset, drawn: Letters, rate: float) -> None:
     drawings, labels = drawn(letters.classes[:100], "train")
@@ -529,6 +535,7 @@ def test_a_balance_moves_the_logits_of_added_classes_alone(tmp_path: Path) -> No
     np.testing.assert_allclose(logits - known.decision_function(features), [[0] * 8 + [bias]] * len(labels), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("balance", [False, True])
 @pytest.mark.parametrize(("shots", "seen_least", "new_least"), [(1, 0.7, 0.4), (5, 0.7, 0.7)])
 def test_classes_added_after_a_default_fit_are_found_and_the_others_kept(
@@ -546,6 +553,7 @@ def test_classes_added_after_a_default_fit_are_found_and_the_others_kept(
     assert known.score(features[new & asked], labels[new & asked]) > new_least
 
 
+@pytest.mark.slow
 def test_a_balance_helps_new_classes_and_the_others_together() -> None:
     """By the harmonic mean of both accuracies, for six new classes from one example each, over four fits."""
     found = []
@@ -590,6 +598,7 @@ def test_what_all_features_of_a_run_share_makes_no_difference(
     assert np.mean(answers[0] == answers[1]) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [500, 2000])
 def test_a_class_of_many_images_is_found_as_well_as_the_others(most: int) -> None:
     generator = np.random.default_rng(0)
@@ -615,6 +624,7 @@ def toy_run(
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["gcgpn-aux", "gcgpn-key", "gcgpn-cos-aux"])
 def test_a_run_becomes_a_classifier_that_answers_as_evaluation_does(
     toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]], variant: str, tmp_path: Path

@@ -93,6 +93,7 @@ def test_a_model_is_fitted_as_if_classes_that_are_away_were_not_there(trained: b
     assert not torch.equal(there["backbone.centre"], away[0]["backbone.centre"])
 
 
+@pytest.mark.slow
 def test_a_bias_is_that_of_the_best_harmonic_mean_for_classes_the_model_was_not_fitted_to() -> None:
     features, rows = clouds(10, spread=1.5), members(*[IMAGES] * 10)
     found = fit().bias(FeatureStore(features), rows, Silent())

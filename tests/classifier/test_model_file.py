@@ -78,6 +78,7 @@ def test_all_of_it_comes_back_and_goes_on_as_before(tmp_path: Path) -> None:
     assert answers(Classifier.load(tmp_path / "again.pg")) == answers(loaded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant", sorted({name for name, one in VARIANTS.items() if one.objective == "joint" and not one.after})
 )
@@ -278,6 +279,7 @@ with Classifier.edit(sys.argv[1]) as known:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_a_kill_leaves_the_old_file_or_the_new_one(kept: Path, at: str) -> None:
     old = Classifier.load(kept).classes_.tolist()

@@ -51,6 +51,7 @@ def check_parity(classifier: Classifier, images: Sequence[Any], inputs: Any, new
     return said
 
 
+@pytest.mark.slow
 def test_letters(letters: Dataset, tmp_path: Path) -> None:
     """Grey images, with a threshold, and a bias on added classes."""
     store = letters.store
@@ -71,6 +72,7 @@ def test_letters(letters: Dataset, tmp_path: Path) -> None:
     assert json.loads(said["preparation"]) == json.loads(json.dumps(encoder.preparation.to_dict()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "size"), [("conv4-64-128", 84), ("conv4-128-mirror", 32)])
 def test_the_networks_of_the_birds(tmp_path: Path, network: str, size: int) -> None:
     weights, device = backbone_weights(1, 3, network), torch.device("cpu")
@@ -95,6 +97,7 @@ def test_real_birds_through_the_net_that_ships(real_root: Path, tmp_path: Path) 
     check_parity(classifier, list(inputs.transpose(0, 2, 3, 1)), inputs, new, tmp_path)
 
 
+@pytest.mark.slow
 def test_features(tmp_path: Path) -> None:
     features = np.random.default_rng(0).normal(size=(64, 7)).astype(np.float32)
     classifier = Classifier(steps=3).fit(features, np.arange(64) % 4)

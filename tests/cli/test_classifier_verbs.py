@@ -191,6 +191,7 @@ def test_relations_are_used_and_kept(birds: Path, tmp_path: Path) -> None:
     assert "warn" not in noted.stderr.lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alike", "little"), [(0.9, False), (0.1, True)])
 def test_fit_says_how_much_relations_count(alike: float, little: bool, tmp_path: Path) -> None:
     classes = list("abcdef")
@@ -308,6 +309,7 @@ def test_what_like_cannot_say() -> None:
             parse_like(like)
 
 
+@pytest.mark.slow
 def test_export_writes_a_network_and_its_classes(model: Path, tmp_path: Path) -> None:
     import onnxruntime
 
@@ -470,6 +472,7 @@ def test_awkward_images_are_predicted(name: str, make: Any, fitted: Path, tmp_pa
     assert answer("predict", fitted, tmp_path / name)[0]["class"] in KINDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make", "named"),
     [
@@ -540,6 +543,7 @@ def test_mistakes_of_fit_are_named(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_network_is_trained_too(tmp_path: Path) -> None:
     """Small folders take small episodes; classes that were held out are added, and the run is there to look at."""
     kinds = [f"kind-{number}" for number in range(8)]
@@ -558,6 +562,7 @@ def test_the_network_is_trained_too(tmp_path: Path) -> None:
     assert answer(*arguments, *short) == said, "what was trained already is taken as it is"
 
 
+@pytest.mark.slow
 def test_the_network_is_trained_in_two_stages_where_that_is_asked_for(tmp_path: Path) -> None:
     root = write_birds(tmp_path / "birds", [f"kind-{number}" for number in range(8)], 6)
     changes = "pretrain=cosine", "batch_size=8", "epochs=1", "steps=2", "episodes=1", "validation_episodes=2"
@@ -650,6 +655,7 @@ DEATHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", DEATHS)
 def test_a_killed_add_class_leaves_the_old_file_or_the_new_one(when: str, model: Path) -> None:
     dying, done = DEATHS[when]
@@ -662,6 +668,7 @@ def test_a_killed_add_class_leaves_the_old_file_or_the_new_one(when: str, model:
     assert [path.name for path in model.parent.iterdir()] == [model.name]
 
 
+@pytest.mark.slow
 def test_two_that_add_classes_at_once_keep_both(model: Path, birds: Path) -> None:
     both = [start("add-class", model, name, birds / "crow" / "0.png") for name in ("raven", "rook")]
     for process in both:

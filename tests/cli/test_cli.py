@@ -162,6 +162,7 @@ def test_the_overview_has_the_first_line_of_every_verbs_help(verb: str) -> None:
     assert cli.find_verb(verb).help.splitlines()[0] == cli.VERBS[verb][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], [], ["--version"], ["trian"], ["--nosuch"]], ids=" ".join)
 def test_what_names_no_verb_imports_none(arguments: list[str]) -> None:
     modules = imported(*arguments)
@@ -169,6 +170,7 @@ def test_what_names_no_verb_imports_none(arguments: list[str]) -> None:
     assert not modules & {"torch", "matplotlib", "numpy"}
 
 
+@pytest.mark.slow
 def test_what_draws_nothing_imports_nothing_to_draw_with() -> None:
     for arguments in (["variants"], ["train", "--dataset=nosuch"], ["fit", "--help"], ["relations", "--help"]):
         modules = imported(*arguments)
@@ -263,6 +265,7 @@ def test_a_similarity_matrix_that_does_not_fit_is_refused(toy: Dataset, tmp_path
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
 def test_a_similarity_matrix_serves_as_relation(toy: Dataset, tmp_path: Path, suffix: str) -> None:
     names = list(reversed(toy.classes))
@@ -284,6 +287,7 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(unfinished: Path) -> Non
     assert not (unfinished / "measures.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_folder_of_another_configuration_is_refused_and_left_alone(finished: Path) -> None:
     before = {file.name: file.read_bytes() for file in finished.iterdir()}
     check_refused(train("--out", finished, "--seed=5"), str(finished), "seed is 0 there, not 5", "--out")
@@ -301,6 +305,7 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     check_refused(train("--out", tmp_path / "file" / "run"), str(tmp_path / "file"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", range(5))
 def test_a_disk_that_runs_full_leaves_whole_files_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
@@ -324,6 +329,7 @@ def test_a_disk_that_runs_full_leaves_whole_files_and_the_same_command_goes_on(
     assert result.exit_code == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_a_real_limit_on_file_sizes_is_reported_in_one_line(letters: Dataset, tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "protograph", "train", f"--out={tmp_path / 'run'}", *SETS],
@@ -339,6 +345,7 @@ def test_a_real_limit_on_file_sizes_is_reported_in_one_line(letters: Dataset, tm
     assert {file.name for file in (tmp_path / "run").iterdir()} == {"config.json", "environment.json"}
 
 
+@pytest.mark.slow
 def test_train_prints_nothing_but_json_for_machines(tmp_path: Path) -> None:
     result = train("--out", tmp_path / "run", "--json")
     assert result.exit_code == 0
@@ -346,6 +353,7 @@ def test_train_prints_nothing_but_json_for_machines(tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.slow
 def test_one_of_several_runs_says_where_it_stands_beside_its_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(JOB, "1")
     result = train("--out", tmp_path / "run", "--json")
@@ -360,6 +368,7 @@ def test_several_seeds_do_not_share_a_start_that_is_still_to_be_trained(tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_train_prints_a_table_for_people_and_progress_beside_it(tmp_path: Path) -> None:
     result = train("--out", tmp_path / "run")
     assert "H-Mean" in result.stdout
@@ -377,6 +386,7 @@ def test_a_finished_run_prints_its_result_again(finished: Path) -> None:
     assert (finished / "measures.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_images_that_an_interruption_prevented_are_drawn_by_the_same_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +397,7 @@ def test_images_that_an_interruption_prevented_are_drawn_by_the_same_command(
     assert (tmp_path / "run" / "operator.png").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [["--set=test_queries=2"], ["--set=ways=1"], ["--shots=4"]], ids=str)
 def test_small_and_large_episodes_can_be_trained_and_drawn(tmp_path: Path, changes: list[str]) -> None:
     result = train("--out", tmp_path / "run", *changes)
@@ -477,6 +488,7 @@ register_variant(Variant("gcgpn-own", (Op("own"), *AUX), "an own operator"))
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_brings_a_variant_to_every_verb(tmp_path: Path, registry: Callable[[], None]) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text(PLUGIN)
@@ -491,6 +503,7 @@ def test_a_plugin_brings_a_variant_to_every_verb(tmp_path: Path, registry: Calla
     assert json.loads(again.stdout)["measures"] == json.loads((tmp_path / "run" / "measures.json").read_text())["measures"]
 
 
+@pytest.mark.slow
 def test_a_run_can_be_evaluated_from_another_folder(
     toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Callable[[], None]
 ) -> None:
@@ -605,6 +618,7 @@ def test_what_is_wrong_with_the_second_stage_is_found_before_the_first_is_traine
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief")
 def test_the_demo_of_everything_tells_what_it_measured_beside_its_table(
     toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -639,6 +653,7 @@ def toml(path: Path, **settings: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_toml_file_configures_a_run_and_options_win_over_it(tmp_path: Path) -> None:
     path = toml(tmp_path / "run.toml", dataset="toy", variant="aux-only", shots=2, seed=7, out=str(tmp_path / "run"))
     result = protograph("train", "--config", path, "--seed=8", "--set=steps=1", "--device=cpu")

@@ -101,6 +101,7 @@ def test_check_prints_nothing_but_json_for_machines(root: Path) -> None:
     assert found == json.loads(protograph("datasets", "check", "folder", "--json", "--root", root).stdout)
 
 
+@pytest.mark.slow
 def test_check_finds_the_small_benchmarks_and_says_that_they_are_small(mini_root: Path, cub_root: Path) -> None:
     mini = json.loads(protograph("datasets", "check", "mini-imagenet", "--json", data=mini_root).stdout)
     assert (mini["classes"], mini["images"]) == (100, 100 * layouts.IMAGES)
@@ -133,6 +134,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protograph.report.figures.draw_run", lambda *_: None)
 
 
+@pytest.mark.slow
 def test_a_folder_of_own_images_can_be_trained_on_and_evaluated_without_the_bad_ones(root: Path) -> None:
     cut(root / "kind-3" / "002.png")
     result = train("folder", root, "--variant=aux-only", "--skip-bad")
@@ -194,6 +196,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILED)
 def test_bad_images_are_named_and_can_be_left_out_with_a_count(root: Path, kind: str) -> None:
     spoil, named = SPOILED[kind]

@@ -72,6 +72,7 @@ def test_the_few_shot_comparison_fits_a_terminal_with_every_number_whole(width: 
         assert shown == "".join(row[place].strip("*") for row in table.rows).replace(" ", "")
 
 
+@pytest.mark.slow
 def test_operators_of_a_datasets_default_relations_are_drawn(
     results: Path, toy: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ class Heard(Silent):
         self.lines.append(line)
 
 
+@pytest.mark.slow
 def test_what_each_command_answers_comes_back_by_its_name() -> None:
     answers = run_all({"models": ["variants", "--json"], "data": ["datasets", "--json"]}, 2, Silent())
     assert list(answers) == ["models", "data"]
@@ -31,6 +32,7 @@ def test_what_each_command_answers_comes_back_by_its_name() -> None:
     assert "letters" in answers["data"]
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_named_with_its_own_line() -> None:
     heard = Heard()
     with pytest.raises(InputError, match="one failed: unknown dataset 'leters'"):

@@ -138,6 +138,7 @@ def test_image_is_drawn(tmp_path: Path, tree: Path) -> None:
             assert min(image.size) > 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "seen"), [(1, 1), (2, 1), (3, 3), (140, 100)])
 def test_image_of_any_size_is_drawn(tmp_path: Path, classes: int, seen: int) -> None:
     for number, matrix in enumerate((torch.zeros(classes, classes), torch.rand(classes, classes) - 0.5)):

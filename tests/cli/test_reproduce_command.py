@@ -65,6 +65,7 @@ def logged(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_missing_cells_are_run_and_recorded_and_done_ones_skipped(faked: Path) -> None:
     result = reproduce(*SMALL, "--shots=1")
     assert result.exit_code == 0, result.stderr
@@ -118,6 +119,7 @@ def test_the_first_stage_is_trained_once_before_those_that_need_it(faked: Path) 
         assert min(later) > ends[0]
 
 
+@pytest.mark.slow
 def test_runs_take_the_device_that_was_there_at_the_beginning(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verb, "find_device", lambda name: torch.device("cuda" if name == "auto" else name))
     monkeypatch.setenv("FAKE_FAILS", "--device=cuda")
@@ -338,6 +340,7 @@ def grid_in_a_process(arguments: list[str]) -> multiprocessing.process.BaseProce
     return process
 
 
+@pytest.mark.slow
 def test_killing_the_grid_at_random_ends_with_the_same_ledger(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [*SMALL, "--jobs=2"]
     assert reproduce(*arguments, "--results=whole/results", "--runs=whole/runs").exit_code == 0
@@ -441,6 +444,7 @@ class FakeRay(types.ModuleType):
         return Remote
 
 
+@pytest.mark.slow
 def test_the_same_grid_on_ray_leaves_the_same_files(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert reproduce(*SMALL, "--shots=1", "--results=whole/results", "--runs=whole/runs").exit_code == 0
     ray = FakeRay()
@@ -508,6 +512,7 @@ SHORT = {
 SETS = [f"--set={name}={value}" for name, value in SHORT.items()]
 
 
+@pytest.mark.slow
 def test_a_reduced_grid_on_the_letters_as_a_user_runs_it(
     letters: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,6 +562,7 @@ class Here:
     def stop(self) -> None: ...
 
 
+@pytest.mark.slow
 def test_the_real_trainer_interrupted_behind_every_run_ends_with_the_same_ledger(
     toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def protograph(*arguments: str | Path) -> Result:
     return CliRunner(env={"TERM": "dumb", "COLUMNS": "200"}).invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_the_example_is_trained_on_and_measured_by_name(tmp_path: Path) -> None:
     words = ("train", "--dataset=gratings", "--out", tmp_path / "run", "--device=cpu", *SETS)
     refused = protograph(*words)

@@ -64,6 +64,7 @@ def write_split(root: Path) -> None:
     (root / "split.csv").write_text("\n".join(["class,split", *lines]) + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [add_class, add_image, write_split])
 def test_a_run_keeps_its_split_when_the_folder_changes(root: Path, run: Path, change: Callable[[Path], None]) -> None:
     before = open_dataset("folder", root)
@@ -162,6 +163,7 @@ def test_features_that_are_added_at_the_end_leave_the_split(tmp_path: Path, run:
         assert getattr(restored, part).images.tolist() == getattr(before, part).images.tolist()
 
 
+@pytest.mark.slow
 def test_a_renamed_dataset_keeps_its_split(root: Path, run: Path) -> None:
     before = replace(open_dataset("folder", root), name="mine")
     keep_split(before, run)

@@ -101,6 +101,7 @@ def test_a_second_opening_decodes_nothing(root: Path, cache: Path, monkeypatch: 
     assert len(list(cache.iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["pixels.npy", "read.npz", "errors.json"])
 @pytest.mark.parametrize("how", ["gone", "empty"])
 def test_a_cache_that_is_not_whole_any_more_is_built_again(root: Path, cache: Path, lost: str, how: str) -> None:
@@ -160,6 +161,7 @@ def test_a_image_that_appears_is_found(root: Path) -> None:
     assert read(root, names).errors == {}
 
 
+@pytest.mark.slow
 def test_other_sizes_and_other_names_are_other_images(root: Path) -> None:
     small = read_images(root, ["a/000.png"], 8, IMAGE_NORMALISATION, Silent())
     assert small.store.image_shape == (3, 8, 8)
@@ -174,6 +176,7 @@ def test_the_same_files_by_another_path_are_the_same_images(root: Path, cache: P
     assert len(list(cache.iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["new\nline.png", "quote'\".png", "ünï.png", "back\\slash.png", " .png", "\udcff.png"])
 def test_any_file_name_can_be_read(root: Path, name: str) -> None:
     save(root / "any.png", blocks(SIZE, SIZE, 4))
@@ -206,6 +209,7 @@ def test_a_worker_that_dies_is_an_error_and_leaves_nothing(
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
 def test_an_interruption_leaves_no_half_folder(root: Path, cache: Path, kind: type[BaseException]) -> None:
     class Interrupted(Heard):

@@ -176,6 +176,7 @@ def test_the_same_contents_are_encoded_once(encoder: ImageEncoder, tmp_path: Pat
     assert torch.equal(found, found[:1].expand_as(found))
 
 
+@pytest.mark.slow
 def test_two_processes_encode_the_same_at_once(tmp_path: Path, fresh_cache: Path) -> None:
     write_images(tmp_path / "images", FEWEST)
     code = (

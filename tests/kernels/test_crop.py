@@ -8,6 +8,7 @@ from protograph.episodes import seeded
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize(("channels", "height", "width"), [(3, 84, 84), (1, 16, 16), (2, 6, 9), (3, 33, 40)])
@@ -37,6 +38,7 @@ WARPS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 @pytest.mark.parametrize("change", WARPS)
 @pytest.mark.parametrize(("channels", "height", "width"), [(3, 84, 84), (1, 16, 16), (2, 6, 9), (3, 33, 40)])

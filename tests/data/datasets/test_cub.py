@@ -144,6 +144,7 @@ def test_titles_are_names_as_a_person_would_write_them(opened: Dataset) -> None:
     assert opened.title(opened.classes.index(layouts.cub_class(7))) == "Kind 7 of Bird"
 
 
+@pytest.mark.slow
 def test_the_tree_itself_and_its_archive_are_the_same_dataset(opened: Dataset, cub_root: Path, tmp_path: Path) -> None:
     assert open_dataset("cub", cub_root / "CUB_200_2011").fingerprint == opened.fingerprint
     archive = layouts.write_tgz(tmp_path / "CUB_200_2011.tgz", cub_root)

@@ -56,6 +56,7 @@ def test_every_image_of_every_class_has_one_part(root: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_same_images_in_another_place_have_the_same_fingerprint(root: Path, tmp_path: Path) -> None:
     one = open_dataset("folder", root)
     other = open_dataset("folder", write_folder(tmp_path / "other", CLASSES))

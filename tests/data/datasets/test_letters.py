@@ -102,6 +102,7 @@ def test_the_same_seed_draws_the_same_images(tmp_path: Path) -> None:
     assert not torch.equal(other.store.pixels, one.store.pixels)
 
 
+@pytest.mark.slow
 def test_all_letters_drawn_again_are_the_same(letters: Dataset, tmp_path: Path) -> None:
     again = open_letters(tmp_path)
     assert again.fingerprint == letters.fingerprint

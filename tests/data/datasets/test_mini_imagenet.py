@@ -46,6 +46,7 @@ def pixels(dataset: Dataset, part: str) -> dict[str, list[bytes]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", FILES | PICKLES)
 def test_every_layout_gives_the_same_classes_and_the_same_images_to_every_part(opened: dict[str, Dataset], layout: str) -> None:
     dataset, first = opened[layout], opened["csvs"]
@@ -92,6 +93,7 @@ def test_an_archive_is_the_same_dataset(opened: dict[str, Dataset], mini_root: P
     assert open_dataset("mini-imagenet", tmp_path).fingerprint == opened["csvs"].fingerprint
 
 
+@pytest.mark.slow
 def test_one_changed_image_gives_another_fingerprint_and_another_time_does_not(
     opened: dict[str, Dataset], tmp_path: Path
 ) -> None:
