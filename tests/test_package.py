@@ -39,10 +39,12 @@ def run(*command: object, cwd: Path, **variables: str) -> str:
 TINY = ("--set", "epochs=1", "--set", "steps=2", "--set", "episodes=1", "--set", "validation_episodes=2")
 
 
+@pytest.mark.slow
 def test_runs_from_its_source_folder_uninstalled(clean_python: Path, tmp_path: Path) -> None:
     assert "gcgpn-aux-split" in run(clean_python, "-m", "protograph", "variants", cwd=tmp_path, **SOURCE)
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_the_command_in_a_clean_environment(clean_python: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=ROOT)
     (wheel,) = tmp_path.glob("*.whl")
@@ -59,6 +61,7 @@ def test_the_wheel_runs_the_command_in_a_clean_environment(clean_python: Path, t
     assert (tmp_path / "run" / "operator.png").exists()
 
 
+@pytest.mark.slow
 def test_public_names_are_imported_once_one_is_asked_for(tmp_path: Path) -> None:
     loaded = "print([name for name in ('torch', 'sklearn') if name in sys.modules])"
     asked = f"import sys, protograph; {loaded}; protograph.train; {loaded}; protograph.Classifier; {loaded}"
@@ -83,6 +86,7 @@ def test_public_names_can_be_imported(name: str) -> None:
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "said"), [*zip(EXAMPLES, ("mean", "threes found: 0."), strict=True)], ids=["operator", "keep"]
 )

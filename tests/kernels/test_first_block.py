@@ -23,6 +23,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert (actual.double() - expected).norm() <= rounding * expected.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def near(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 @pytest.mark.kernel
 @pytest.mark.parametrize("parts", PARTS)

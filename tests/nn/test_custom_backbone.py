@@ -37,6 +37,7 @@ def strided(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     return "strided"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*REGISTERED, "strided", "contracted"])
 def test_every_backbone_sees_parts_as_if_each_came_alone(strided: str, name: str) -> None:
     backbone = build_backbone(name, 2, last_relu=True).double().train()

@@ -355,6 +355,7 @@ def test_cosine_compares_with_learned_prototypes_and_means_of_normalised_example
     close(model.seen_logits(queries[0]), model.classifier.temperature * torch.tensor(among_seen, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_gradients_of_the_prototypes_are_the_same_every_time_with_several_threads():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)

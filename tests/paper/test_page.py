@@ -63,6 +63,7 @@ def test_a_dataset_that_is_not_there_is_named_and_the_rest_is_shown(results: Pat
     assert '60.00 ±\u00a00.50\u00a0<span class="above"' in page
 
 
+@pytest.mark.slow
 def test_operators_are_drawn_where_the_files_are(
     results: Path, toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,7 @@ def test_shipped_similarities_and_names_are_those_of_wordnet():
     assert [sense.words[0] for sense in relation.senses(ids)] == [known.name for known in mini_imagenet_classes().values()]
 
 
+@pytest.mark.slow
 @installed
 @pytest.mark.filterwarnings("ignore:The multilingual functions")
 def test_similarity_and_names_are_those_of_nltk(tmp_path, monkeypatch):

@@ -90,6 +90,7 @@ def test_what_is_clipped_has_an_arrow_and_is_said() -> None:
 HISTORY = [{"epoch": 1, "loss": 2.0, "validation": {"h_mean": {"mean": 30.0, "ci95": 1.0}}}]
 
 
+@pytest.mark.slow
 def test_without_a_suffix_a_figure_is_written_as_png_and_pdf(tmp_path: Path) -> None:
     for folder in (tmp_path / "one", tmp_path / "two"):
         draw_curves({"gcgpn": HISTORY}, folder / "figure")

@@ -78,6 +78,7 @@ TOLERANCE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_fifty_steps_on_letters_give_the_recorded_numbers() -> None:
     recorded = json.loads(GOLDEN.read_text())
     found = fifty_steps()

@@ -118,6 +118,7 @@ def test_another_seed_gives_another_run(whole: dict[str, Any], toy: Dataset, toy
     assert outcome(tmp_path / "run")["tensors"] != whole["tensors"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saves", SAVES, ids=SAVES)
 @pytest.mark.parametrize("steps", [(1,), (4,), (2, 7, 9), (3, 5, 8, 12), tuple(range(2, 13))], ids=str)
 def test_an_interrupted_run_ends_like_one_that_was_not(
@@ -328,6 +329,7 @@ def test_dropout_leaves_a_share_of_the_features_at_zero_and_their_mean_as_it_is(
     assert 0.73 < kept.double().mean() < 0.77
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"dropout": 0.5}, {"zoom": 1.3, "stretch": 1.2, "colour": 0.3, "erase": 0.4}])
 def test_a_run_that_draws_more_ends_alike_when_it_was_killed(
     toy: Dataset, toy_config: Make, tmp_path: Path, changes: dict[str, float]
@@ -410,6 +412,7 @@ def checkpoint_measures(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_every_variant_trains_and_its_weights_measure_as_recorded(
     toy: Dataset, toy_config: Make, start: Path, tmp_path: Path, variant: str
@@ -692,6 +695,7 @@ def test_what_cannot_be_started_from_is_refused_before_the_folder_is_touched(
     assert not out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saves", SAVES, ids=SAVES)
 @pytest.mark.parametrize(("variant", "steps"), [("cosine", (2, 7)), ("pn+", (3, 9)), ("dfslwof-att", (1, 6)), ("teen", (1, 8))])
 def test_an_interrupted_baseline_ends_like_one_that_was_not(
@@ -742,6 +746,7 @@ def test_training_may_take_more_or_fewer_classes_as_novel_than_evaluation_asks_o
         train(toy_config(variant, training_ways=toy.seen), toy, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_ends_like_one_that_was_not(letters: Dataset, tmp_path: Path) -> None:
     """With real signals, at random moments, through the command."""
     sizes = {"epochs": 6, "steps": 4, "episodes": 2, "ways": 2, "validation_episodes": 3, "test_queries": 6}
@@ -790,6 +795,7 @@ app()
 """
 
 
+@pytest.mark.slow
 def test_two_stages_killed_in_each_end_like_two_that_were_not(tmp_path: Path) -> None:
     """With real signals, through the command that trains both."""
     sizes = {"epochs": 4, "steps": 12, "episodes": 2, "ways": 3, "novel_queries": 2, "seen_queries": 6, "batch_size": 16}
