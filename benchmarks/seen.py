@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor
 
 from protograph.data import Dataset, ImageStore, Pool, open_dataset
-from protograph.data.splits import draw_by_index, hold_out_images
+from protograph.data.splits import draw_by_index, divide_images
 from protograph.device import best_device, best_precision
 from protograph.evaluation.metrics import PAPER_MEASURES as MEASURES
 from protograph.evaluation.metrics import extract
@@ -67,7 +67,7 @@ class Study:
         kept, held = {}, {}
         for class_id, rows in zip(self.dataset.train.classes.tolist(), self.dataset.train.by_class(), strict=True):
             name, own = self.dataset.classes[class_id], rows.tolist()
-            rest, _, held[class_id] = hold_out_images(own, name, 0, self.held, seed=1)
+            rest, _, held[class_id] = divide_images(own, name, 0, self.held, seed=1)
             kept[class_id] = draw_by_index(rest, count, 1, name, "trained on")
         mark = hashlib.sha256(f"{self.dataset.fingerprint} {self.held} {count}".encode()).hexdigest()[:16]
         return replace(self.dataset, train=Pool.from_members(kept), fingerprint=mark), Pool.from_members(held)

@@ -1,4 +1,4 @@
-"""Which images make an episode: pure functions of a specification, a seed and an index. No images, no model.
+"""The images that make an episode: pure functions of a specification, a seed and an index. They see no pixels and no model.
 
 Shapes: E episodes, S seen, N novel, V = S + N, K shots, Q queries; M images of a class at the most.
 
@@ -26,14 +26,19 @@ QueryScheme = Literal["total", "per-class"]
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """What an episode holds.
+    """The contents of an episode: its pools and sizes.
 
-    seen:           the pool of seen classes
-    novel:          the pool novel classes are drawn from; None in training, where N of the seen classes act as novel
-    ways, shots:    N and K; with `fewest_shots` below K, each novel class gets between that many and K examples
-    novel_queries:  queries of each novel class
-    seen_queries:   of all seen classes together (scheme "total") or of each of them (scheme "per-class")
-    names:          of the classes by id, for messages
+    Attributes:
+        seen: The pool of seen classes.
+        novel: The pool that novel classes are drawn from; None in training, where N of the seen classes act as novel.
+        ways: Number N of novel classes.
+        shots: Number K of examples of each novel class.
+        novel_queries: Queries of each novel class.
+        seen_queries: Queries of all seen classes together (scheme "total") or of each of them (scheme "per-class").
+        scheme: "total" or "per-class".
+        fewest_shots: If given, each novel class gets between so many and K examples.
+        names: Class names by class id, for messages.
+        scarce: Whether a single class has too few images to answer all seen queries.
     """
 
     seen: Pool
@@ -45,7 +50,7 @@ class EpisodeSpec:
     scheme: QueryScheme = "total"
     fewest_shots: int | None = None
     names: tuple[str, ...] = ()
-    scarce: bool = field(init=False)  # one class alone could not answer all seen queries
+    scarce: bool = field(init=False)
 
     def __post_init__(self) -> None:
         source, kind = (self.seen, "seen") if self.novel is None else (self.novel, "novel")
@@ -82,7 +87,7 @@ class EpisodeSpec:
         object.__setattr__(self, "scarce", fewest < self.seen_queries)
 
     def to(self, device: torch.device) -> "EpisodeSpec":
-        """The same specification with its pools on a device."""
+        """Return the same specification with its pools on a device."""
         return replace(self, seen=self.seen.to(device), novel=None if self.novel is None else self.novel.to(device))
 
 
@@ -90,10 +95,13 @@ class EpisodeSpec:
 class Episodes:
     """E episodes as indices.
 
-    classes: [E, V] class id of every row of the joint label space, the S seen ones first
-    support: [E, N, K] image indices; where `mask` [E, N, K] is False the place is padding and repeats the first
-    queries: [E, Q] image indices, seen ones first; `targets` [E, Q] their rows
-    seen:    S
+    Attributes:
+        classes: Class id of every row of the joint label space [E, V], the S seen ones first.
+        support: Image indices of the examples [E, N, K]; padding repeats the first.
+        mask: Whether an entry of `support` is an example and no padding [E, N, K].
+        queries: Image indices of the queries [E, Q], those of seen classes first.
+        targets: Rows of the queries' classes [E, Q].
+        seen: Number S of seen classes.
     """
 
     classes: Tensor
@@ -107,27 +115,27 @@ class Episodes:
         return len(self.classes)
 
     def slice(self, start: int, stop: int) -> "Episodes":
-        """Episodes start .. stop - 1."""
+        """Return the episodes from `start` to `stop` - 1."""
         return replace(self, **{name: getattr(self, name)[start:stop] for name in _TENSORS})
 
     def images(self) -> Tensor:
-        """Every image index that occurs, ascending."""
+        """Return every image index that occurs, ascending."""
         occurring: Tensor = torch.unique(torch.cat([self.support.flatten(), self.queries.flatten()]))
         return occurring
 
     @cached_property
     def compact(self) -> tuple[Tensor, "Episodes"]:
-        """Every image that occurs, and the same episodes by places among these: features are computed of no others."""
+        """The image indices that occur, and the same episodes by positions among these: only their features are computed."""
         images = self.images()
         return images, self.among(images)
 
     def among(self, images: Tensor) -> "Episodes":
-        """The same episodes, each image index replaced by its place in `images` (ascending)."""
+        """Return the same episodes with each image index replaced by its position in `images` (ascending)."""
         support, queries = (torch.searchsorted(images, indices) for indices in (self.support, self.queries))
         return replace(self, support=support, queries=queries)
 
     def to(self, device: torch.device) -> "Episodes":
-        """The same episodes on a device."""
+        """Return the same episodes on a device."""
         return replace(self, **{name: getattr(self, name).to(device) for name in _TENSORS})
 
 
@@ -135,12 +143,12 @@ _TENSORS = ("classes", "support", "mask", "queries", "targets")
 
 
 def seeded(seed: int, *path: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of its own for every (seed, path), such as (seed, "train", step)."""
+    """Return a separate generator for every (seed, path), such as (seed, "train", step)."""
     return torch.Generator(device).manual_seed(_number(seed, *path))
 
 
 def step_seed(seed: int, step: int) -> int:
-    """What a training step's generator is seeded with."""
+    """Return the seed of a training step's generator."""
     return _number(seed, "train", step)
 
 
@@ -150,19 +158,19 @@ def _number(seed: int, *path: int | str) -> int:
 
 
 def sample(spec: EpisodeSpec, seed: int, index: int) -> Episodes:
-    """Episode number `index` of a seed, as a batch of one, drawn on the CPU and so equal on every machine."""
+    """Return episode number `index` of a seed as a batch of one. It is drawn on the CPU, and so equal on every machine."""
     return draw(spec, 1, seeded(seed, "episode", index))
 
 
 def fixed_episodes(spec: EpisodeSpec, seed: int, count: int) -> Episodes:
-    """Episodes 0 .. count - 1 of a seed: what validation and test are measured on."""
+    """Return episodes 0 .. count - 1 of a seed, such as those of validation and test."""
     drawn = [sample(spec, seed, index) for index in range(count)]
     together: dict[str, Any] = {name: torch.cat([getattr(episode, name) for episode in drawn]) for name in _TENSORS}
     return replace(drawn[0], **together)
 
 
 def draw(spec: EpisodeSpec, count: int, generator: torch.Generator) -> Episodes:
-    """`count` episodes at once, on the generator's device (which must be the pools')."""
+    """Return `count` episodes drawn at once, on the generator's device, on which the pools must be too."""
     novel_pool = spec.seen if spec.novel is None else spec.novel
     order = _shuffled(count, len(novel_pool), generator)  # [E, C]
     novel = order[:, : spec.ways]  # rows of the novel pool
@@ -201,29 +209,34 @@ def draw(spec: EpisodeSpec, count: int, generator: torch.Generator) -> Episodes:
 
 @dataclass(frozen=True)
 class Batch:
-    """Single images [n] and their classes, as rows [n] of the pool they were drawn from."""
+    """Single images and their classes.
+
+    Attributes:
+        images: Image indices [n].
+        targets: Rows of their classes in the pool that they were drawn from [n].
+    """
 
     images: Tensor
     targets: Tensor
 
 
 def draw_batch(pool: Pool, count: int, generator: torch.Generator) -> Batch:
-    """`count` images on the generator's device (which must be the pool's): the class uniformly, then the image."""
+    """Return `count` images drawn on the generator's device, on which the pool must be too: first the class, then the image."""
     rows = torch.randint(0, len(pool), (count,), generator=generator, device=generator.device)
-    places = torch.rand(count, generator=generator, device=generator.device) * pool.counts[rows]
-    # A product that rounds up to the count itself would be the place behind the last image.
-    places = places.long().minimum(pool.counts[rows] - 1)
-    return Batch(pool.images[rows, places], rows)
+    positions = torch.rand(count, generator=generator, device=generator.device) * pool.counts[rows]
+    # A product that rounds up to the count itself would be the position behind the last image.
+    positions = positions.long().minimum(pool.counts[rows] - 1)
+    return Batch(pool.images[rows, positions], rows)
 
 
 def _shuffled(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """Random orders [count, size] of 0 .. size - 1."""
+    """Return random orders [count, size] of 0 .. size - 1."""
     keys = torch.rand(count, size, generator=generator, device=generator.device)
     return keys.argsort(dim=1, stable=True)
 
 
 def _images(pool: Pool, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` different images [..., count] of each of the pool's `rows` [...]."""
+    """Return `count` different images [..., count] of each of the pool's `rows` [...]."""
     keys = torch.rand(*rows.shape, pool.images.shape[1], generator=generator, device=rows.device)
     keys = keys.masked_fill(pool.images[rows] < 0, 2.0)  # padding sorts behind every image
     chosen = keys.argsort(dim=-1, stable=True)[..., :count]
@@ -231,7 +244,7 @@ def _images(pool: Pool, rows: Tensor, count: int, generator: torch.Generator) ->
 
 
 def _uniform_queries(spec: EpisodeSpec, seen: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows and images [E, q] of seen queries: the class uniformly with replacement, images without.
+    """Return rows and images [E, q] of seen queries: the class uniformly with replacement, images without.
 
     The second query of a class takes the second image of the same random order, and so on, so that one random order per
     query suffices whatever the number of seen classes. A class that is drawn more often than it has images gives the
@@ -243,8 +256,8 @@ def _uniform_queries(spec: EpisodeSpec, seen: Tensor, generator: torch.Generator
         rows = _within_supply(rows, spec.seen.counts[seen])
     same = rows[:, :, None] == rows[:, None, :]  # [E, q, q]
     first = same.int().argmax(dim=2)  # the first query of the same class
-    place = torch.arange(queries, device=seen.device)
-    rank = (same & (place[:, None] > place)).sum(dim=2)  # how many before this one
+    position = torch.arange(queries, device=seen.device)
+    rank = (same & (position[:, None] > position)).sum(dim=2)  # how many before this one
     pool_rows = seen.gather(1, rows)
     orders = _images(spec.seen, pool_rows, spec.seen.images.shape[1], generator)  # [E, q, M]
     picked = orders.gather(1, first[:, :, None].expand_as(orders)).gather(2, rank[:, :, None])[:, :, 0]

@@ -164,7 +164,7 @@ def cub_class(number: int) -> str:
 @cache
 def cub_numbers() -> dict[int, list[int]]:
     """Class number -> image numbers, so dealt out that the stored lists hold some of every seen class."""
-    stored = cub.lists()
+    stored = cub.read_lists()
     novel = {*stored["novel_test"], *stored["novel_validation"]}
     listed = {*stored["seen_test"], *stored["seen_validation"]}
     supply = {

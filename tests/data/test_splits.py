@@ -12,10 +12,10 @@ from protograph.data.splits import (
     DATASET_PARTS,
     Split,
     check_roles,
+    divide_images,
     draw_by_index,
     draw_by_name,
     draw_roles,
-    hold_out_images,
     split_freely,
     split_seen,
 )
@@ -74,11 +74,11 @@ def test_drawing_is_even() -> None:
 @given(things=rows, name=names, validation=st.integers(0, 30), test=st.integers(0, 30), seed=seeds)
 @settings(max_examples=40, deadline=None)
 def test_holding_out_divides_the_images(things: list[int], name: str, validation: int, test: int, seed: int) -> None:
-    train, validated, tested = hold_out_images(things, name, validation, test, seed)
+    train, validated, tested = divide_images(things, name, validation, test, seed)
     assert sorted(train + validated + tested) == sorted(things)
     assert len(tested) == min(test, len(things))
     assert len(validated) == min(validation, len(things) - len(tested))
-    assert hold_out_images(things, name, validation, test, seed) == (train, validated, tested)
+    assert divide_images(things, name, validation, test, seed) == (train, validated, tested)
 
 
 @given(members=classes(fewest=1, most=6), seed=seeds)
@@ -236,8 +236,8 @@ def test_drawing_by_name_depends_on_no_order_and_changes_by_one(things: list[int
 @settings(max_examples=60, deadline=None)
 def test_an_image_that_is_added_moves_at_most_one_other_per_part(things: list[int], seed: int) -> None:
     named = [f"{row}.png" for row in range(10_002)]
-    before = hold_out_images(things, "a", 5, 5, seed, named)
-    after = hold_out_images([10_001, *things], "a", 5, 5, seed, named)
+    before = divide_images(things, "a", 5, 5, seed, named)
+    after = divide_images([10_001, *things], "a", 5, 5, seed, named)
     for old, new in zip(before[1:], after[1:], strict=True):
         assert len(set(old) - set(new)) <= 1
     assert sorted([*before[0], *before[1], *before[2]]) == sorted(things)

@@ -7,7 +7,7 @@ from typing import Any
 
 from protograph._internal.errors import InputError
 
-ALLOWED = {  # all that plain dictionaries of lists, numbers, texts and numpy arrays are made of
+ALLOWED = {  # what dictionaries of lists, numbers, strings and NumPy arrays consist of
     *((module, name) for module in ("numpy.core.multiarray", "numpy._core.multiarray") for name in ("_reconstruct", "scalar")),
     ("numpy._core.numeric", "_frombuffer"),
     ("numpy.core.numeric", "_frombuffer"),
@@ -28,22 +28,26 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def read_pickled_arrays(path: Path) -> dict[str, Any]:
-    """The dictionary a pickle holds; texts of Python 2 become strings."""
+    """Return the dictionary in a pickle; byte strings of Python 2 become strings.
+
+    Raises:
+        InputError: The file is damaged, holds no dictionary, or names code.
+    """
     try:
         with path.open("rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # numpy 2 about where numpy 1 kept things
+            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy 2 warns about modules of NumPy 1
             reader = _ArraysOnly(file, encoding="latin1")
             reader.path = path
-            found = reader.load()
+            content = reader.load()
     except InputError:
         raise
     except Exception as error:  # a damaged pickle can raise anything
         raise InputError(f"{path} is not a readable pickle ({error}): fetch it again") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path} holds a {type(found).__name__}, not a dictionary of images: fetch it again")
-    return {text(key): value for key, value in found.items()}
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds a {type(content).__name__}, not a dictionary of images: fetch it again")
+    return {as_string(key): value for key, value in content.items()}
 
 
-def text(key: Any) -> str:
-    """A key or name as a string, be it one or bytes."""
+def as_string(key: Any) -> str:
+    """Return a key or name, a string or bytes, as a string."""
     return key.decode("latin1") if isinstance(key, bytes) else str(key)

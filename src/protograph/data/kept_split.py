@@ -13,7 +13,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
 from protograph._internal.progress import Progress
 from protograph.data.dataset import Dataset, features_fingerprint, images_fingerprint, pools
-from protograph.data.splits import CLASS_ROLES, DATASET_PARTS, FEWEST_CLASSES, Split, draw_roles, split_freely
+from protograph.data.splits import CLASS_ROLES, DATASET_PARTS, FEWEST_SPLIT_CLASSES, Split, draw_roles, split_freely
 from protograph.data.store import FeatureStore
 
 SPLIT_FILE = "split.json"
@@ -103,7 +103,7 @@ def _with_old_splits(dataset: Dataset) -> list[Dataset]:
         for role, part in zip(CLASS_ROLES, ("train", "novel_validation", "novel_test"), strict=True)
         for name in getattr(today, part)
     }
-    drawn = [draw_roles(members, by_index=True)] if len(members) >= FEWEST_CLASSES else []
+    drawn = [draw_roles(members, by_index=True)] if len(members) >= FEWEST_SPLIT_CLASSES else []
     return [_with_split(dataset, split_freely(members, roles)) for roles in (*drawn, assigned)]
 
 

@@ -18,7 +18,7 @@ DATASET_PARTS = ("train", "seen_validation", "seen_test", "novel_validation", "n
 CLASS_ROLES = ("seen", "novel-validation", "novel-test")
 NOVEL_VALIDATION_SHARE, NOVEL_TEST_SHARE = 0.16, 0.20  # of the classes, as in miniImageNet
 SEEN_VALIDATION_SHARE, SEEN_TEST_SHARE = 0.10, 0.20  # of the images of a seen class
-FEWEST_CLASSES = 8
+FEWEST_SPLIT_CLASSES = 8
 FEWEST_IMAGES = 6  # of a class; fewer cannot be divided
 AMPLE_IMAGES = 20  # images with which a class can be novel: five shots and fifteen queries
 
@@ -93,7 +93,7 @@ def draw_by_index(values: Sequence[_T], count: int, seed: int, *scope: object) -
     return draw_by_name(values, range(len(values)), count, seed, *scope)
 
 
-def hold_out_images(
+def divide_images(
     images: Sequence[int], class_name: str, validation: int, test: int, seed: int = 0, names: Sequence[str] | None = None
 ) -> tuple[list[int], list[int], list[int]]:
     """Divide the images of a seen class into those for training, validation and test.
@@ -137,13 +137,13 @@ def split_seen(
         validation: Share of a class's images that is held out for validation.
         test: Share that is held out for test.
         seed: Another seed holds out others.
-        names: Names of all images by image index; see `hold_out_images`.
+        names: Names of all images by image index; see `divide_images`.
 
     """
     parts: tuple[dict[str, list[int]], ...] = ({}, {}, {})
     for class_name, images in members.items():
         validation_count, test_count = (max(1, round(share * len(images))) for share in (validation, test))
-        divided = hold_out_images(images, class_name, validation_count, test_count, seed, names)
+        divided = divide_images(images, class_name, validation_count, test_count, seed, names)
         for part, chosen in zip(parts, divided, strict=True):
             part[class_name] = chosen
     return parts[0], parts[1], parts[2]
@@ -210,9 +210,9 @@ def draw_roles(members: ImagesByClass, seed: int = 0, by_index: bool = False) ->
         InputError: There are fewer than eight classes.
 
     """
-    if len(members) < FEWEST_CLASSES:
+    if len(members) < FEWEST_SPLIT_CLASSES:
         raise InputError(
-            f"{len(members)} classes are too few to hold some out: give at least {FEWEST_CLASSES}, better 20; "
+            f"{len(members)} classes are too few to hold some out: give at least {FEWEST_SPLIT_CLASSES}, better 20; "
             "`protograph fit` on a trained backbone takes fewer"
         )
     counts = {
@@ -241,7 +241,7 @@ def split_freely(
         members: Image indices by class name.
         roles: One of `CLASS_ROLES` by class name; drawn as `draw_roles` states if not given.
         seed: Another seed draws another split.
-        names: Names of all images by image index; see `hold_out_images`.
+        names: Names of all images by image index; see `divide_images`.
 
     """
     role_of = draw_roles(members, seed) if roles is None else roles

@@ -28,7 +28,7 @@ def numbers(dataset: Dataset, part: str) -> dict[str, list[int]]:
 
 
 def test_the_stored_lists_are_disjoint_and_complete() -> None:
-    stored = cub.lists()
+    stored = cub.read_lists()
     assert set(stored) == {"novel_test", "novel_validation", "seen_test", "seen_validation"}
     assert [len(stored[name]) for name in ("novel_test", "novel_validation", "seen_test")] == [50, 20, 2206]
     assert all(len(set(listed)) == len(listed) for listed in stored.values())
@@ -39,7 +39,7 @@ def test_the_stored_lists_are_disjoint_and_complete() -> None:
 
 
 def test_classes_and_images_go_where_the_lists_say(opened: Dataset) -> None:
-    stored, dealt = cub.lists(), layouts.cub_numbers()
+    stored, dealt = cub.read_lists(), layouts.cub_numbers()
     novel = {*stored["novel_validation"], *stored["novel_test"]}
     seen = [number for number in range(1, 201) if number not in novel]
     assert len(opened.classes) == 200
@@ -218,7 +218,7 @@ def test_attributes_that_do_not_fit_are_named(bare: Path, change, named: str) ->
 
 
 def test_a_seen_class_without_images_for_a_part_is_named(bare: Path) -> None:
-    stored = cub.lists()
+    stored = cub.read_lists()
     number = next(n for n in range(1, 201) if n not in stored["novel_test"] and n not in stored["novel_validation"])
     gone = {image for image in layouts.cub_numbers()[number] if image in stored["seen_test"]}
     for name in ("images.txt", "image_class_labels.txt"):
@@ -298,7 +298,7 @@ def test_the_stored_lists_are_those_of_the_published_split(real: Dataset, real_r
     }
     redrawn = cub.draw_lists(dict(sorted(classes.items())), images, cited)
     assert {name: sorted(listed) for name, listed in redrawn.items()} == {
-        name: sorted(listed) for name, listed in cub.lists().items()
+        name: sorted(listed) for name, listed in cub.read_lists().items()
     }
     assert Counter(names[image - 1][:3] for image in cited["seen_test"]).keys() == {
         f"{number:03d}" for number in classes if number not in cited["novel_test"]

@@ -31,46 +31,50 @@ STRATIFIED_TEST = 0.25
 
 
 def open_cub(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
-    """CUB with the paper's cited lists."""
+    """Return CUB with the lists that the paper cites."""
     return _open("cub", root, progress, skip_bad, stratified=False)
 
 
 def open_cub_stratified(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
-    """CUB with a quarter of every seen class held out for test."""
+    """Return CUB with a quarter of every seen class held out for test."""
     return _open("cub-stratified", root, progress, skip_bad, stratified=True)
 
 
 def cub_verdict(dataset: Dataset) -> str:
-    """One sentence whether these are the images and classes of the paper."""
+    """Return one sentence on whether these are the images and classes of the paper."""
     if dataset.images is None or len(dataset.images.names) != 11_788 or len(dataset.classes) != 200:
         return "This is not the paper's dataset: CUB-200-2011 has 11,788 images of 200 classes."
     small = dataset.images.sizes.min(axis=1).max() < 100
-    which = "a smaller copy of the images" if small else "the images"
+    copy = "a smaller copy of the images" if small else "the images"
     if dataset.name != "cub":
-        return f"This is {which} the paper used, with a quarter of every seen class held out instead of the cited lists."
+        return f"This is {copy} the paper used, with a quarter of every seen class held out instead of the cited lists."
     return (
-        f"This is {which} and the split the paper used; which 20 classes validate and which images of seen classes do is not "
+        f"This is {copy} and the split the paper used; which 20 classes validate and which images of seen classes do is not "
         "published: they are drawn here once and stored."
     )
 
 
-def lists() -> dict[str, list[int]]:
-    """The stored lists: class numbers `novel_test`, `novel_validation`; image numbers `seen_test`, `seen_validation`."""
-    found: dict[str, list[int]] = json.loads(files("protograph.data.datasets").joinpath("cub.json").read_text(encoding="utf-8"))
-    return found
+def read_lists() -> dict[str, list[int]]:
+    """Return the stored lists: class numbers `novel_test`, `novel_validation`; image numbers `seen_test`, `seen_validation`."""
+    stored: dict[str, list[int]] = json.loads(
+        files("protograph.data.datasets").joinpath("cub.json").read_text(encoding="utf-8")
+    )
+    return stored
 
 
 def draw_lists(classes: dict[int, str], images: dict[int, list[int]], cited: dict[str, list[int]]) -> dict[str, list[int]]:
-    """How the stored lists came about.
+    """Return the lists that are stored, as they were drawn.
 
-    classes: class number -> name; images: class number -> image numbers; cited: `novel_test` classes and `seen_test`
-    images of the split as published.
+    Args:
+        classes: Class names by class number.
+        images: Image numbers by class number.
+        cited: The `novel_test` classes and `seen_test` images of the split as published.
     """
-    able = [number for number in classes if number not in cited["novel_test"]]
-    novel_validation = draw_by_index(able, NOVEL_VALIDATION, 0, "cub", "novel_validation")
+    numbers = [number for number in classes if number not in cited["novel_test"]]
+    novel_validation = draw_by_index(numbers, NOVEL_VALIDATION, 0, "cub", "novel_validation")
     held = set(cited["seen_test"])
     seen_validation = []
-    for number in able:
+    for number in numbers:
         if number not in novel_validation:
             rest = [image for image in images[number] if image not in held]
             count = round(VALIDATION * len(images[number]))
@@ -85,7 +89,7 @@ def _open(name: str, root: Path, progress: Progress, skip_bad: bool, stratified:
         raise InputError(f"{folder}: images.txt and image_class_labels.txt number different images: unpack it again")
     if odd := set(labelled.values()) - set(named):
         raise InputError(f"{folder}: classes.txt lacks class {min(odd)} of image_class_labels.txt: unpack it again")
-    classes = {int(number): own for number, own in named.items()}
+    classes = {int(number): class_name for number, class_name in named.items()}
     labels = {int(image): int(number) for image, number in labelled.items()}
     names = {int(image): file for image, file in numbered.items()}
     images = read_images(folder / "images", list(names.values()), IMAGE_SIZE, IMAGE_NORMALISATION, progress)
@@ -100,13 +104,13 @@ def _open(name: str, root: Path, progress: Progress, skip_bad: bool, stratified:
         images,
         Augmentation(pad=8, flip=True),
         {"attributes": _attributes(folder, list(classes.values())), **_further(root, list(classes.values()))},
-        {own: own.partition(".")[2].replace("_", " ") for own in classes.values()},
+        {class_name: class_name.partition(".")[2].replace("_", " ") for class_name in classes.values()},
         default_relations=("attributes",),
     )
 
 
 def _split(classes: dict[int, str], members: dict[int, list[int]], row_of: dict[int, int], stratified: bool) -> Split:
-    stored = lists()
+    stored = read_lists()
     novel_test, novel_validation = set(stored["novel_test"]), set(stored["novel_validation"])
     test, validation = set(stored["seen_test"]), set(stored["seen_validation"])
 
@@ -145,7 +149,7 @@ def _find(root: Path, progress: Progress) -> Path:
 
 
 def _table(path: Path) -> dict[str, str]:
-    """Lines of a number and a value."""
+    """Return the values of a file by their numbers."""
     rows = [line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if any(len(row) != 2 or not row[0].isdigit() for row in rows):
         raise InputError(f"{path} is not a list of numbers with values: unpack CUB_200_2011.tgz again")
@@ -160,21 +164,21 @@ def _attributes(folder: Path, names: list[str]) -> AttributeRelation:
 
 
 def _further(root: Path, names: list[str]) -> dict[str, Relation]:
-    """What the folder `relations` beside the images has."""
+    """Return the relations in the folder `relations` beside the images."""
     folder = (root.parent if root.is_file() or root.name == "CUB_200_2011" else root) / "relations"
     words, tree = folder / "cub-word2vec-500d.txt", folder / "cub-wordnet-hierarchy.txt"
-    found: dict[str, Relation] = {}
+    relations: dict[str, Relation] = {}
     if words.is_file():
-        found["words"] = EmbeddingRelation(_numbers(words), names, source="words")
+        relations["words"] = EmbeddingRelation(_numbers(words), names, source="words")
     if tree.is_file():
-        found["tree"] = EdgeRelation(_tree(tree), source="tree")
-    return found
+        relations["tree"] = EdgeRelation(_tree(tree), source="tree")
+    return relations
 
 
 def _tree(path: Path) -> list[tuple[str, str, float]]:
-    """The edges of a tree of kinds, its leaves called by their classes.
+    """Return the edges of a tree of kinds, with the names of classes as its leaves.
 
-    Of every node there are two lines, its id, words, parent and children; and the classes below it:
+    The file has two lines for every node, its id, words, parent and children; and the classes below it:
     `n02058221 albatross, mollymawk : n02057731 : 3 : n02058747 ...` and `--- 3 : 001.Black_footed_Albatross ...`.
     """
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -182,16 +186,16 @@ def _tree(path: Path) -> list[tuple[str, str, float]]:
     try:
         for node, below in zip(lines[::2], lines[1::2], strict=True):
             words, parent, children = node.split(" : ")[:3]
-            own = words.split()[0]
-            parents[own] = parent.strip()
-            called[own] = below.split(" : ")[1].strip() if int(children.split()[0]) == 0 else own
+            node_id = words.split()[0]
+            parents[node_id] = parent.strip()
+            called[node_id] = below.split(" : ")[1].strip() if int(children.split()[0]) == 0 else node_id
     except (ValueError, IndexError) as error:
         raise InputError(f"{path} is not a tree of kinds ({error}): copy it again") from error
-    return [(called[own], called[parent], 1.0) for own, parent in parents.items() if parent in called]
+    return [(called[node_id], called[parent], 1.0) for node_id, parent in parents.items() if parent in called]
 
 
 def _numbers(path: Path) -> Tensor:
-    """A table of numbers, one row per class."""
+    """Return a table of numbers, one row per class."""
     try:
         return torch.tensor([[float(value) for value in line.split()] for line in path.read_text("utf-8").splitlines()])
     except ValueError as error:

@@ -1,6 +1,6 @@
 """miniImageNet: 100 classes of ImageNet with 600 images each, 84 x 84, with the split of Ravi & Larochelle.
 
-From any of the layouts in which it is handed around: an images folder with train.csv, val.csv and test.csv; folders by class,
+It is read from any of its common layouts: an images folder with train.csv, val.csv and test.csv; folders by class,
 or by split and class; the three mini-imagenet-cache-*.pkl; or miniImageNet_category_split_*.pickle, which bring further
 images of the seen classes for validation and test. Where these are missing, every seen class holds out 25 of its 600 images
 for validation and 75 for test.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
-from protograph._internal.unpickle import read_pickled_arrays, text
+from protograph._internal.unpickle import as_string, read_pickled_arrays
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble, without_bad
 from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE, Images
@@ -32,7 +32,7 @@ Members = dict[str, dict[str, list[int]]]  # split -> class -> rows
 
 
 def open_mini_imagenet(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
-    """The dataset from whatever of its layouts lies at `root`, or in a folder or archive of its name there."""
+    """Return the dataset from any of its layouts at `root`, or in a folder or archive of its name there."""
     images, members, extra = _read(root, progress)
     train, validation, test = (members["train"], *extra) if extra else split_seen(members["train"], SEEN_VALIDATION, SEEN_TEST)
     split = without_bad(Split(train, validation, test, members["val"], members["test"]), images, skip_bad, progress)
@@ -48,7 +48,7 @@ def open_mini_imagenet(root: Path, progress: Progress, skip_bad: bool) -> Datase
 
 
 def mini_imagenet_verdict(dataset: Dataset) -> str:
-    """One sentence whether these are the images and classes of the paper."""
+    """Return one sentence on whether these are the images and classes of the paper."""
     split = {"train": dataset.train, "val": dataset.novel_validation, "test": dataset.novel_test}
     ids = {name: [dataset.classes[int(c)] for c in pool.classes] for name, pool in split.items()}
     expected = {name: {wnid for wnid, known in mini_imagenet_classes().items() if known.split == name} for name in SPLITS}
@@ -67,7 +67,7 @@ def mini_imagenet_verdict(dataset: Dataset) -> str:
 
 
 def _read(root: Path, progress: Progress) -> tuple[Images, Members, tuple[ImagesByClass, ImagesByClass] | None]:
-    """Images, their rows by split and class, and further rows of the seen classes for validation and test, if any."""
+    """Return images, their rows by split and class, and further rows of the seen classes for validation and test, if any."""
     for folder in (root, *(root / name for name in FOLDERS)):
         if (folder / "miniImageNet_category_split_train_phase_train.pickle").is_file():
             return _from_category_pickles(folder)
@@ -133,21 +133,21 @@ def _class_folders(root: Path, split: str, classes: list[str] | None = None) -> 
     base = root / split
     if not base.is_dir():
         raise InputError(f"{root} has no folder '{split}': train, val and test are needed")
-    found = classes if classes is not None else find_folders(base)
-    return {name: [os.path.join(split, name, file) for file in find_names(base / name)] for name in found}  # noqa: PTH118
+    names = classes if classes is not None else find_folders(base)
+    return {name: [os.path.join(split, name, file) for file in find_names(base / name)] for name in names}  # noqa: PTH118
 
 
 def _from_names(root: Path, listed: Mapping[str, Mapping[str, list[str]]], progress: Progress) -> tuple[Images, Members]:
-    """In the order of names, so that ids and held-out images do not depend on the layout."""
-    ordered = {split: {wnid: sorted(own) for wnid, own in sorted(listed[split].items())} for split in SPLITS}
-    names = [name for split in SPLITS for own in ordered[split].values() for name in own]
+    """Return images in the order of their names, so that class ids and held-out images do not depend on the layout."""
+    ordered = {split: {wnid: sorted(files) for wnid, files in sorted(listed[split].items())} for split in SPLITS}
+    names = [name for split in SPLITS for files in ordered[split].values() for name in files]
     images = read_images(root, names, IMAGE_SIZE, IMAGE_NORMALISATION, progress)
     rows = iter(range(len(names)))
-    return images, {split: {wnid: [next(rows) for _ in own] for wnid, own in ordered[split].items()} for split in SPLITS}
+    return images, {split: {wnid: [next(rows) for _ in files] for wnid, files in ordered[split].items()} for split in SPLITS}
 
 
 def _from_cache_pickles(folder: Path) -> tuple[Images, Members]:
-    """Files with `image_data` [n, 84, 84, 3] and `class_dict`, class -> places."""
+    """Files with `image_data` [n, 84, 84, 3] and `class_dict`, class -> positions."""
     paths = _paths(folder, {split: f"mini-imagenet-cache-{split}.pkl" for split in SPLITS})
     images = _portions(paths, _cache_labels)
     return images, {split: _grouped(images, split) for split in SPLITS}
@@ -160,9 +160,9 @@ def _from_category_pickles(folder: Path) -> tuple[Images, Members, tuple[ImagesB
         "val": "miniImageNet_category_split_val.pickle",
         "test": "miniImageNet_category_split_test.pickle",
     }
-    more = {f"seen-{part}": f"miniImageNet_category_split_train_phase_{part}.pickle" for part in ("val", "test")}
-    if all((folder / name).is_file() for name in more.values()):
-        files |= more
+    further = {f"seen-{part}": f"miniImageNet_category_split_train_phase_{part}.pickle" for part in ("val", "test")}
+    if all((folder / name).is_file() for name in further.values()):
+        files |= further
     images = _portions(_paths(folder, files), _category_labels)
     grouped = {split: _grouped(images, split) for split in files}
     for split in files.keys() - SPLITS:
@@ -179,7 +179,7 @@ def _paths(folder: Path, files: Mapping[str, str]) -> dict[str, Path]:
 
 
 def _portions(paths: Mapping[str, Path], labels: Callable[[dict[str, Any], Path], tuple[Any, list[str]]]) -> Images:
-    """Images of pickles, each named split/class/place."""
+    """Images of pickles, each named split/class/position."""
 
     def load() -> tuple[list[str], Iterator[NDArray[np.uint8]]]:
         names, portions = [], []
@@ -189,20 +189,20 @@ def _portions(paths: Mapping[str, Path], labels: Callable[[dict[str, Any], Path]
                 raise InputError(f"{path} does not hold images [n, {IMAGE_SIZE}, {IMAGE_SIZE}, 3] of uint8: fetch it again")
             if len(data) != len(classes):
                 raise InputError(f"{path} has {len(data)} images and {len(classes)} labels: fetch it again")
-            names += [f"{split}/{name}/{place}" for place, name in enumerate(classes)]
+            names += [f"{split}/{name}/{position}" for position, name in enumerate(classes)]
             portions.append(data)
         return names, iter(portions)
 
     return read_image_arrays(list(paths.values()), load, IMAGE_NORMALISATION)
 
 
-def _cache_labels(found: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
+def _cache_labels(content: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
     try:
-        data = found["image_data"]
+        data = content["image_data"]
         labels = [""] * len(data)
-        for name, places in found["class_dict"].items():
-            for place in places:
-                labels[int(place)] = text(name)
+        for name, positions in content["class_dict"].items():
+            for position in positions:
+                labels[int(position)] = as_string(name)
     except (KeyError, AttributeError, TypeError, IndexError) as error:
         raise InputError(f"{path} lacks image_data or class_dict ({error!r}): fetch it again") from error
     if "" in labels:
@@ -210,10 +210,10 @@ def _cache_labels(found: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
     return data, labels
 
 
-def _category_labels(found: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
+def _category_labels(content: dict[str, Any], path: Path) -> tuple[Any, list[str]]:
     try:
-        names = {int(label): text(name) for name, label in found["catname2label"].items()}
-        return found["data"], [names[int(label)] for label in found["labels"]]
+        names = {int(label): as_string(name) for name, label in content["catname2label"].items()}
+        return content["data"], [names[int(label)] for label in content["labels"]]
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{path} lacks data, labels or catname2label ({error!r}): fetch it again") from error
 
