@@ -172,7 +172,7 @@ def test_work_names_what_is_wrong_and_goes_on(tmp_path: Path) -> None:
     names = [*contents, "absent", "."]
     target = tmp_path / "pixels.npy"
     np.save(target, np.zeros((10, 3, SIZE, SIZE), np.uint8))
-    answers = decode.work(str(target), 2, SIZE, [str(tmp_path / name) for name in names])
+    answers = decode.decode_files(str(target), 2, SIZE, [str(tmp_path / name) for name in names])
     pixels = np.load(target)
     for row, (name, (error, width, height, _, digest)) in enumerate(zip(names, answers, strict=True), 2):
         fine = name in ("good", "again")
@@ -198,6 +198,6 @@ def test_no_damage_stops_a_worker(tmp_path: Path, kind: str) -> None:
     np.save(target, np.zeros((len(files), 3, 20, 20), np.uint8))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        answers = decode.work(str(target), 0, 20, [str(file) for file in files])
+        answers = decode.decode_files(str(target), 0, 20, [str(file) for file in files])
     assert len(answers) == len(files)
     assert any(error for error, *_ in answers)

@@ -1,7 +1,7 @@
-"""How images are changed at random in training.
+"""Random changes of images in training.
 
-What is drawn is apart from what that does to images, so that PyTorch's own functions, which are here, and a GPU's kernels
-(`crop.py`) do the same with the same draws.
+Random numbers are drawn apart from the changes they make. So PyTorch's functions, which are here, and the kernels for GPUs
+(`kernels/crop.py`) do the same with the same draws.
 
 Shapes: n images, C channels, H x W pixels.
 """
@@ -17,17 +17,19 @@ from torch.nn.functional import affine_grid, grid_sample
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes in training, of each image by itself.
+    """Random changes in training, drawn for each image separately.
 
-    pad:     zero-pad by so many pixels and crop back at random
-    flip:    left-right, every other image
-    zoom:    scale by a factor from 1 / zoom to zoom
-    stretch: change the ratio of width to height by a factor from 1 / stretch to stretch
-    colour:  change saturation, contrast and brightness by up to this share
-    erase:   blot out a square, its side up to this share of the image's shorter one
+    With `zoom` or `stretch`, images are resampled between their pixels. Then `pad` is how far they move at most, by any part of
+    a pixel, and their mirror image lies beyond their edges instead of black.
 
-    With `zoom` or `stretch` images are sampled anew, between their pixels: `pad` is then how far they move at most, by any
-    part of a pixel, and what lies beyond their edges is their mirror image instead of black.
+    Attributes:
+        pad: Zero-pad by so many pixels and crop back at random.
+        flip: Mirror every other image left to right.
+        zoom: Scale by a factor from 1 / zoom to zoom.
+        stretch: Change the ratio of width to height by a factor from 1 / stretch to stretch.
+        colour: Change saturation, contrast and brightness by up to this share.
+        erase: Blot out a square with a side of up to this share of the image's shorter side.
+
     """
 
     pad: int = 0
@@ -39,18 +41,18 @@ class Augmentation:
 
     @property
     def warps(self) -> bool:
-        """Whether images are sampled anew."""
+        """Whether images are resampled between their pixels."""
         return self.zoom > 1 or self.stretch > 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; with crop and flip alone, what it was before there was anything else."""
-        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        """Return the values that differ from their defaults, and always `pad` and `flip`, as plain JSON values."""
+        values = {entry.name: (getattr(self, entry.name), entry.default) for entry in fields(self)}
         return {name: value for name, (value, usual) in values.items() if value != usual or name in ("pad", "flip")}
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Draws for `count` images of height x width on a device, from a generator that is there."""
+    """Random draws for `count` images of height x width, on a device and from a generator of that device."""
 
     count: int
     height: int
@@ -60,7 +62,7 @@ class Drawing:
     dtype: torch.dtype = torch.float32
 
     def crops(self, augmentation: Augmentation) -> tuple[Tensor, Tensor]:
-        """By how many pixels [2, n] each image moves up and to the left, within `pad`; and whether it is flipped [n]."""
+        """Return by how many pixels [2, n] each image moves up and to the left, within `pad`, and whether it is flipped [n]."""
         pad = augmentation.pad
         offsets = torch.randint(0, 2 * pad + 1, (2, self.count), device=self.device, generator=self.generator) - pad
         if not augmentation.flip:
@@ -68,7 +70,7 @@ class Drawing:
         return offsets, torch.randint(0, 2, (self.count,), device=self.device, generator=self.generator).bool()
 
     def maps(self, augmentation: Augmentation) -> Tensor:
-        r"""For each image :math:`(a_x, d_x, a_y, d_y)` [n, 4]: what is shown at (x, y) lies at
+        r"""Return :math:`(a_x, d_x, a_y, d_y)` [n, 4] for each image: the point shown at (x, y) lies at
 
         .. math:: (a_x x + d_x, a_y y + d_y) = (\pm x / (z r) + d_x,\ y r / z + d_y)
 
@@ -86,11 +88,11 @@ class Drawing:
         return torch.stack([across, shifts[0], ratio / scale, shifts[1]], 1)
 
     def colours(self, augmentation: Augmentation) -> Tensor | None:
-        """By how much saturation, contrast and brightness [3, n] change, up or down; None where they do not."""
+        """Return by how much saturation, contrast and brightness [3, n] change; None where they do not."""
         return augmentation.colour * self._evenly(3) if augmentation.colour else None
 
     def squares(self, augmentation: Augmentation) -> Tensor | None:
-        """Half of a square's side, and the row and column of its middle [3, n], in pixels; None where nothing is erased.
+        """Return half of a square's side, and the row and column of its middle [3, n], in pixels; None where none is erased.
 
         The side is drawn from 0 to the share `erase` of the shorter of H and W, the middle from the whole image.
         """
@@ -101,26 +103,26 @@ class Drawing:
         return torch.stack([half * drawn[0], self.height * drawn[1], self.width * drawn[2]])
 
     def _evenly(self, numbers: int) -> Tensor:
-        """Numbers [numbers, n] from -1 to 1."""
+        """Return uniform random numbers [numbers, n] from -1 to 1."""
         drawn = torch.rand(numbers, self.count, device=self.device, dtype=self.dtype, generator=self.generator)
         return 2 * drawn - 1
 
 
 def warped(images: Tensor, maps: Tensor) -> Tensor:
-    """Images [n, C, H, W] sampled anew as `maps` [n, 4] say, mirrored beyond their edges, channels-last.
+    """Return images [n, C, H, W] resampled by `maps` [n, 4], mirrored beyond their edges, channels-last.
 
-    Sampled bicubically: bilinear sampling blurs the images of training, and a network that has learned from blurred ones
-    knows the sharp ones of a test less well.
+    The sampling is bicubic: bilinear sampling blurs training images, and a network trained on blurred images does worse on
+    the sharp ones of a test.
     """
     matrices = torch.zeros(len(images), 2, 3, device=maps.device, dtype=maps.dtype)
     matrices[:, 0, 0], matrices[:, 0, 2], matrices[:, 1, 1], matrices[:, 1, 2] = maps.unbind(1)
     grid = affine_grid(matrices, list(images.shape), align_corners=False)
-    found = grid_sample(images, grid, mode="bicubic", padding_mode="reflection", align_corners=False)
-    return found.contiguous(memory_format=torch.channels_last)
+    sampled = grid_sample(images, grid, mode="bicubic", padding_mode="reflection", align_corners=False)
+    return sampled.contiguous(memory_format=torch.channels_last)
 
 
 def recoloured(images: Tensor, colours: Tensor) -> Tensor:
-    r"""Normalised images x [n, C, H, W] as :math:`(1 + k) (\bar x + (1 + s) (x - \bar x)) + b`.
+    r"""Return normalised images x [n, C, H, W] as :math:`(1 + k) (\bar x + (1 + s) (x - \bar x)) + b`.
 
     Saturation s, contrast k and brightness b are `colours` [3, n]; :math:`\bar x` is the mean of channels. An image of one
     channel is its own mean, and has no saturation to change.
@@ -131,9 +133,9 @@ def recoloured(images: Tensor, colours: Tensor) -> Tensor:
 
 
 def erased(images: Tensor, squares: Tensor) -> Tensor:
-    """Normalised images [n, C, H, W], in each the square of `squares` [3, n] set to zero, which is the mean of all images.
+    """Return normalised images [n, C, H, W] with a square of `squares` [3, n] in each set to zero, the mean of all images.
 
-    What would lie beyond the edges is cut off.
+    Parts of a square beyond the edges are cut off.
     """
     half, row, column = squares[:, :, None]
     rows, columns = (

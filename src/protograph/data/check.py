@@ -1,4 +1,4 @@
-"""What is in a dataset, and what is wrong with it."""
+"""Inspection of a dataset: its contents and its faults."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,12 +9,22 @@ from protograph.data.splits import DATASET_PARTS
 
 @dataclass(frozen=True)
 class Inspection:
-    """The facts about a dataset that a user should know before training on it.
+    """Facts that a user should know of a dataset before training on it.
 
-    parts:      part -> classes, images, fewest and most images of a class
-    sizes:      smallest and largest width and height before resizing
-    duplicates: groups of images with identical contents
-    crossing:   those groups of which the images serve for different parts
+    Attributes:
+        dataset: Name of the dataset.
+        fingerprint: A digest of the images and of what each is used for.
+        classes: Number of classes.
+        images: Number of images.
+        parts: For each part, the numbers of classes and images, and the fewest and most images of a class.
+        image_shape: Shape of an image as it is used.
+        sizes: Smallest and largest width and height before resizing.
+        greyscale: Number of greyscale images.
+        unreadable: Why an image cannot be read, by its name.
+        duplicates: Groups of images with identical contents.
+        crossing: Those groups that have images in different parts.
+        relations: What each relation contains, by its name.
+
     """
 
     dataset: str
@@ -31,12 +41,12 @@ class Inspection:
     relations: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the values as plain JSON values."""
         return asdict(self)
 
 
 def inspect_dataset(dataset: Dataset) -> Inspection:
-    """Count and compare everything in a dataset that was opened."""
+    """Return the counts and faults of an opened dataset."""
     parts: dict[str, dict[str, int]] = {}
     part_of: dict[int, str] = {}
     for part in DATASET_PARTS:

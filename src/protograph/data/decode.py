@@ -1,8 +1,8 @@
-"""Image files -> uint8 pixels, as a worker process of its own.
+"""Decoding of image files to uint8 pixels, as a worker process.
 
-Run as a script, so that a worker starts in a blink: it imports what decoding needs and nothing else of the package. Each line
-on its standard input is a job, [target, first row, size, [file, ...]]; it writes the pixels of every file into the array
-`target` [P, 3, size, size] and answers a line with one [error, width, height, greyscale, sha256] per file.
+It is run as a script and imports nothing else of the package, so that a worker starts quickly. Each line on its standard input
+is a job, [target, first row, size, [file, ...]]. The worker writes the pixels of every file into the array `target`
+[P, 3, size, size] and answers a line with an [error, width, height, greyscale, sha256] per file.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000")  # no others: some start programs to be decoded
-MAX_PIXELS = 64_000_000  # a larger image is a mistake or an attack; a photograph has a third of it
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000")  # some others start programs to be decoded
+MAX_PIXELS = 64_000_000  # a larger image is a mistake or an attack; a photograph has a third
 
 
 def decode(content: bytes, size: int) -> tuple[NDArray[np.uint8], int, int, bool]:
-    """The whole image in RGB, resized to [3, size, size]; its width and height, and whether it is greyscale.
+    """Return an image as RGB resized to [3, size, size], its width and height, and whether it is greyscale.
 
-    Turned upright where the camera says so; what is transparent becomes white.
+    The image is turned upright as its metadata says. Transparent parts become white.
     """
     with open_image(content) as image:
         width, height = image.size
@@ -34,7 +34,7 @@ def decode(content: bytes, size: int) -> tuple[NDArray[np.uint8], int, int, bool
 
 
 def open_image(content: bytes) -> Image.Image:
-    """A file's contents as an image whose pixels are not decoded yet; too large a one is refused before they are."""
+    """Return the contents of a file as an image with pixels not decoded yet; too large an image is refused."""
     image = Image.open(io.BytesIO(content), formats=FORMATS)
     check_pixels(image)
     return image
@@ -47,15 +47,15 @@ def check_pixels(image: Image.Image) -> None:
 
 
 def to_rgb(image: Image.Image, size: int) -> Image.Image:
-    """Any image as RGB of size x size."""
+    """Return any image as RGB of size x size."""
     image = upright_rgb(image)
     return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR)
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """Any image as RGB: turned upright where the camera says so, transparent parts white, of 16 bits the upper eight.
+    """Return any image as RGB: upright as its metadata says, transparent parts white, of 16 bits the upper eight.
 
-    Of fractions, as some programs save greyscale, 1 is white where none is larger, and 255 otherwise.
+    Some programs save greyscale as fractions: if none is larger than 1, 1 is white, and otherwise 255.
     """
     if "exif" in image.info:
         image = ImageOps.exif_transpose(image)
@@ -72,11 +72,11 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def is_grey(image: Image.Image) -> bool:
-    """Whether an image has no colours to begin with."""
+    """Return whether an image has no colours."""
     return image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
 
 
-def work(target: str, first: int, size: int, files: list[str]) -> list[list[Any]]:
+def decode_files(target: str, first: int, size: int, files: list[str]) -> list[list[Any]]:
     """Decode files into rows `first`, `first` + 1, ... of the array at `target`; a row that cannot be read stays black."""
     pixels = np.zeros((len(files), 3, size, size), np.uint8)
     answers: list[list[Any]] = []
@@ -91,20 +91,20 @@ def work(target: str, first: int, size: int, files: list[str]) -> list[list[Any]
         except Exception as error:  # a damaged image can raise anything
             answers.append([" ".join(str(error).split()) or type(error).__name__, 0, 0, False, ""])
     begin = np.lib.format.open_memmap(target, mode="r").offset
-    with open(target, "r+b") as whole:  # noqa: PTH123 - written at once: through the map, every page would fault
-        whole.seek(begin + first * 3 * size * size)
-        whole.write(pixels.data)
+    with open(target, "r+b") as pixel_file:  # noqa: PTH123 - written at once: through the map, every page would fault
+        pixel_file.seek(begin + first * 3 * size * size)
+        pixel_file.write(pixels.data)
     return answers
 
 
-def main() -> None:
+def serve_jobs() -> None:
     """Answer jobs until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever gave the job, and ends the input
-    warnings.simplefilter("ignore")  # of Pillow's, about metadata nobody asked for
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which then ends the input
+    warnings.simplefilter("ignore")  # from Pillow, about metadata
     Image.MAX_IMAGE_PIXELS = None  # `decode` has its own limit
     for line in sys.stdin:
-        print(json.dumps(work(*json.loads(line))), flush=True)
+        print(json.dumps(decode_files(*json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    serve_jobs()

@@ -1,7 +1,4 @@
-"""Image files -> an ImageStore: decoded once by every core, kept in the cache, mapped from there.
-
-P images.
-"""
+"""Reading of image files into an ImageStore: they are decoded once, by all cores, kept in the cache and mapped from there."""
 
 import csv
 import hashlib
@@ -30,14 +27,22 @@ from protograph.data.images import Images
 from protograph.data.store import ImageStore, Normalisation
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".jfif"))
-PIXELS_VERSION = 2  # to be raised whenever the same file gives other pixels
-CHUNK = 128  # files of a worker's job
+PIXELS_VERSION = 2  # raised whenever the same file gives other pixels
+CHUNK = 128  # files in a worker's job
 
 
 def read_images(root: Path, names: Sequence[str], size: int, normalisation: Normalisation, progress: Progress) -> Images:
-    """The image files of these names under `root`, from the cache if none of them has changed since.
+    """Return the image files of these names, from the cache if none of them has changed.
 
-    A file counts as unchanged while its name, size and times of change, of contents and of rights, are the same.
+    A file counts as unchanged while its name, its size and its times of change (of contents and of permissions) are the same.
+
+    Args:
+        root: The folder that `names` are relative to.
+        names: Names of the files.
+        size: Images are resized to size x size.
+        normalisation: How gathered images are normalised.
+        progress: Shows how far decoding is.
+
     """
     base = os.fspath(root.resolve())
     files = [f"{base}{os.sep}{name}" for name in names]
@@ -52,7 +57,14 @@ def read_images(root: Path, names: Sequence[str], size: int, normalisation: Norm
 def read_image_arrays(
     sources: Sequence[Path], load: Callable[[], tuple[list[str], Iterator[NDArray[np.uint8]]]], normalisation: Normalisation
 ) -> Images:
-    """Images that lie in a few large files: `load` answers their names and the images [n, H, W, 3] in portions."""
+    """Return images of a few large files, from the cache if none of them has changed.
+
+    Args:
+        sources: The files.
+        load: Returns the names of the images, and the images [n, H, W, 3] in portions.
+        normalisation: How gathered images are normalised.
+
+    """
 
     def build(folder: Path) -> None:
         names, portions = load()
@@ -75,12 +87,12 @@ def read_image_arrays(
 
 
 def open_images(key: str, names: Sequence[str] | None, normalisation: Normalisation, build: Callable[[Path], None]) -> Images:
-    """The images cached under `key`; `build` makes them if they are not there, or not whole any more."""
+    """Return the images cached under `key`; `build` makes them where they are missing or damaged."""
     folder = cache_folder() / f"images-{key}"
     if folder.is_dir():
         try:
             return _open(folder, names, normalisation)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # whoever clears old files leaves the new ones
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # as when a clean-up removed old files only
             shutil.rmtree(folder)
     build_folder(folder, build)
     return _open(folder, names, normalisation)
@@ -96,35 +108,35 @@ def _open(folder: Path, names: Sequence[str] | None, normalisation: Normalisatio
 
 
 def find_names(folder: Path) -> list[str]:
-    """Names of the image files directly in a folder, in order."""
+    """Return the sorted names of the image files directly in a folder."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries]
     return sorted(name for name in names if name[name.rfind(".") :].lower() in SUFFIXES and not name.startswith("."))
 
 
 def find_folders(folder: Path) -> list[str]:
-    """Names of the folders directly in a folder, in order, but for hidden ones."""
+    """Return the sorted names of the folders directly in a folder, without hidden ones."""
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def read_columns(path: Path, *needed: str) -> list[dict[str, str | None]]:
-    """The rows of a .csv file that has these columns."""
+    """Return the rows of a .csv file that has the columns `needed`."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark in front
             rows = csv.DictReader(file)
             if not set(needed) <= set(rows.fieldnames or ()):
-                wanted = " and ".join(f"'{name}'" for name in needed)
-                raise InputError(f"{path} has the columns {rows.fieldnames}: it needs {wanted}")
+                columns = " and ".join(f"'{name}'" for name in needed)
+                raise InputError(f"{path} has the columns {rows.fieldnames}: it needs {columns}")
             return list(rows)
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not a readable .csv file ({error}): save it as UTF-8") from error
 
 
 def unpacked(archives: Sequence[Path], progress: Progress) -> Path:
-    """The folder in the cache into which archives (.tgz, .tar, .zip) are unpacked together, once.
+    """Return the folder in the cache into which archives (.tgz, .tar, .zip) are unpacked together, once.
 
-    Nothing is written outside it: a member with another place is refused, and so is whatever is neither file nor folder, since
-    ever new ways are found to make a link leave.
+    Nothing is written outside that folder: a member with a path outside is refused, and so is anything but files and folders,
+    since links can lead out of it.
     """
     folder = cache_folder() / f"unpacked-{_key(_stamps(archives))}"
     if not folder.is_dir():
@@ -176,30 +188,30 @@ def _stamps(files: Sequence[Path]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _stamp(file: str) -> tuple[int, ...]:
-    """Size and times of change; a file that is not there gets a stamp, too, and is named when it is read."""
+    """Return size and times of change; a missing file gets an empty stamp and is named when it is read."""
     try:
-        found = os.stat(file)  # noqa: PTH116 - called for every image at every start
+        status = os.stat(file)  # noqa: PTH116 - called for every image at every start
     except OSError:
         return ()
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _decode(files: Sequence[str], size: int, folder: Path, progress: Progress) -> None:
-    """Let one worker process per core decode files into `folder`."""
+    """Decode files into `folder`, by one worker process per core."""
     target = folder / "pixels.npy"
     shape = (len(files), 3, size, size)
     np.lib.format.open_memmap(target, "w+", np.uint8, shape).flush()
     starts = range(0, len(files), CHUNK)
     digests = [""] * len(files)
     sizes, grey, errors = np.zeros((len(files), 2), np.int32), np.zeros(len(files), bool), {}
-    own = threading.local()  # every thread talks to a worker of its own
+    local = threading.local()  # every thread has a separate worker
 
     def run(start: int) -> tuple[int, list[tuple[str | None, int, int, bool, str]]]:
         paths = files[start : start + CHUNK]
         try:
-            own.worker.stdin.write(json.dumps([os.fspath(target), start, size, paths]) + "\n")
-            own.worker.stdin.flush()
-            answer = own.worker.stdout.readline()
+            local.worker.stdin.write(json.dumps([os.fspath(target), start, size, paths]) + "\n")
+            local.worker.stdin.flush()
+            answer = local.worker.stdout.readline()
         except BrokenPipeError:
             answer = ""
         if not answer:
@@ -209,8 +221,8 @@ def _decode(files: Sequence[str], size: int, folder: Path, progress: Progress) -
     count = min(os.cpu_count() or 1, max(1, len(starts)))
     with ExitStack() as stack:
         workers = [stack.enter_context(_worker()) for _ in range(count)]
-        threads = stack.enter_context(ThreadPoolExecutor(count, initializer=lambda: setattr(own, "worker", workers.pop())))
-        stack.callback(threads.shutdown, cancel_futures=True)  # after a mistake or Ctrl-C, do not finish first
+        threads = stack.enter_context(ThreadPoolExecutor(count, initializer=lambda: setattr(local, "worker", workers.pop())))
+        stack.callback(threads.shutdown, cancel_futures=True)  # after an error or Ctrl-C, do not finish the jobs
         advance = stack.enter_context(progress.task("read images", len(files), "images"))
         for job in as_completed([threads.submit(run, start) for start in starts]):
             start, answers = job.result()
@@ -224,7 +236,7 @@ def _decode(files: Sequence[str], size: int, folder: Path, progress: Progress) -
 
 @contextmanager
 def _worker() -> Iterator[subprocess.Popen[str]]:
-    # -P: the script's own folder must not come before the libraries on the path.
+    # -P keeps the folder of the script off the import path.
     command = [sys.executable, "-P", decode.__file__]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
     assert worker.stdin

@@ -17,35 +17,35 @@ from protograph.device import TRITON
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Per channel: pixel / 255, minus `mean`, divided by `std`."""
+    """Normalisation of each channel: pixel / 255, minus `mean`, divided by `std`."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
 
 class Store(Protocol):
-    """What a network's input is gathered from."""
+    """A source of network input, by image index."""
 
     def __len__(self) -> int: ...
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Shape of one image: C, H, W, or D."""
+        """Shape of an image: C, H, W, or D."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where gathered images come to lie."""
+        """Device of the gathered images."""
         ...
 
     def to(self, device: torch.device) -> "Store":
-        """The same images for use on a device."""
+        """Return the same images for use on a device."""
         ...
 
     def gather(
         self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Network input [n, ...] of the images `indices` [n]."""
+        """Return the network input [n, ...] of the images `indices` [n]."""
         ...
 
 
@@ -55,7 +55,7 @@ ROOM = 0.8  # share of a device's free memory that images may take
 class ImageStore:
     """Images [P, C, H, W] as uint8, gathered by index and made into network input on a device.
 
-    The pixels lie on that device, or, where they do not fit, stay where they are and are fetched as they are gathered.
+    The pixels are kept on that device. Where they do not fit, they stay where they are and are fetched when gathered.
     """
 
     def __init__(self, pixels: Tensor, normalisation: Normalisation, device: torch.device | None = None) -> None:
@@ -63,7 +63,7 @@ class ImageStore:
             raise ValueError(f"images must be uint8 [P, C, H, W], not {pixels.dtype} {tuple(pixels.shape)}")
         if len(normalisation.mean) != pixels.shape[1] or len(normalisation.std) != pixels.shape[1]:
             raise ValueError(f"{pixels.shape[1]} channels need as many means and stds, not {normalisation}")
-        self.pixels = pixels.contiguous()  # which the GPU's kernel takes for granted
+        self.pixels = pixels.contiguous()  # as the kernels for GPUs need them
         self.normalisation = normalisation
         self.device = device or pixels.device
         mean, std = (
@@ -73,7 +73,7 @@ class ImageStore:
 
     @classmethod
     def open(cls, path: Path, normalisation: Normalisation) -> "ImageStore":
-        """Map a stored array of images into memory; pages are read when touched."""
+        """Return a store of the array in a file, mapped into memory: pages are read when touched."""
         return cls(torch.from_numpy(np.load(path, mmap_mode="c")), normalisation)
 
     def __len__(self) -> int:
@@ -86,16 +86,20 @@ class ImageStore:
         return channels, height, width
 
     def to(self, device: torch.device) -> "ImageStore":
-        """The same images for use on a device: resident there if they fit, otherwise fetched from where they are."""
+        """Return the same images for use on a device: kept there if they fit, otherwise fetched from where they are."""
         fits = device.type != "cuda" or self.pixels.nbytes < ROOM * torch.cuda.mem_get_info(device)[0]
         return ImageStore(self.pixels.to(device) if fits else self.pixels, self.normalisation, device)
 
     def gather(
         self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Images [n, C, H, W] of `indices` [n] as normalised floats.
+        """Return images as normalised floats [n, C, H, W].
 
-        With an `augmentation`, each is changed at random from `generator`.
+        Args:
+            indices: Image indices [n].
+            augmentation: How each image is changed at random; None: not at all.
+            generator: Source of the random numbers.
+
         """
         if augmentation is None or augmentation == Augmentation():
             return self._normalised(self._pick(indices))
@@ -115,7 +119,7 @@ class ImageStore:
         return images if squares is None else erased(images, squares)
 
     def _moved(self, indices: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
-        """Images [n, C, H, W], cropped and flipped, as normalised floats."""
+        """Return images [n, C, H, W], cropped and flipped, as normalised floats."""
         if self.pixels.is_cuda and TRITON:
             from protograph.kernels.crop import crop
 
@@ -147,9 +151,12 @@ class ImageStore:
 
 
 class FeatureStore:
-    """Features [P, D] computed elsewhere, in place of images.
+    """Features [P, D] in place of images.
 
-    copies: features [P, R, D] of each image changed at random R times, from which training takes one at random
+    Args:
+        features: The features [P, D].
+        copies: Features [P, R, D] of each image changed at random R times; training takes one of them at random.
+
     """
 
     def __init__(self, features: Tensor, copies: Tensor | None = None) -> None:
@@ -164,22 +171,22 @@ class FeatureStore:
 
     @property
     def device(self) -> torch.device:
-        """Where they lie."""
+        """Device of the features."""
         return self.features.device
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """D, the shape of what takes an image's place."""
+        """Shape of a feature vector: D."""
         return (self.features.shape[1],)
 
     def to(self, device: torch.device) -> "FeatureStore":
-        """The same features, resident on a device."""
+        """Return the same features on a device."""
         return FeatureStore(self.features.to(device), None if self.copies is None else self.copies.to(device))
 
     def gather(
         self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Features [n, D] of `indices` [n]; of those that have copies, one of these at random where a `generator` is given."""
+        """Return the features [n, D] of `indices` [n]; with copies and a `generator`, a random copy of each."""
         if self.copies is None or generator is None:
             return self.features[indices]
         chosen = torch.randint(0, self.copies.shape[1], indices.shape, device=self.device, generator=generator)

@@ -52,7 +52,7 @@ def test_every_image_of_every_class_has_one_part(root: Path) -> None:
         f"{root}: 5 seen classes ({sum(map(len, parts['train'].values()))} images for training, 5 for validation, "
         f"{sum(map(len, parts['seen_test'].values()))} for test), 2 novel classes for validation, 2 for test "
         f"({', '.join([*parts['novel_validation'], *parts['novel_test']])}); drawn by rule; "
-        "a split.csv with the columns class and split would settle it"
+        "to choose, write a split.csv with the columns class and split"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Features computed elsewhere as a dataset: a file of vectors with labels, used with the identity backbone.
+"""Features as a dataset: a file of vectors with labels, for the identity backbone.
 
     .npz           arrays `vectors` [P, D], `labels` [P] (names or numbers), optionally `split` [P]
     .safetensors   tensors `vectors` [P, D], `labels` [P] (numbers); optionally a JSON list `classes` in the metadata
@@ -29,7 +29,7 @@ from protograph.data.store import FeatureStore
 
 
 def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
-    """The vectors of the file `root`."""
+    """Return the vectors of the file `root` as a dataset."""
     vectors, labels, parts = read_features(root)
     bad = bad_rows(vectors, labels, root, skip_bad, progress)
     split = _split(labels, parts, bad, root)
@@ -48,7 +48,7 @@ def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
 
 
 def read_features(path: Path) -> tuple[NDArray[np.float32], list[str], list[str] | None]:
-    """Vectors [P, D], labels [P] and, where the file says so, the part [P] that each belongs to."""
+    """Return vectors [P, D], labels [P] and, where the file has them, the part [P] of each."""
     vectors, labels, parts = _read(path)
     if labels is None:
         raise InputError(f"{path} is not a file of features (it has no labels): it needs vectors and labels")
@@ -59,7 +59,12 @@ def read_features(path: Path) -> tuple[NDArray[np.float32], list[str], list[str]
 def bad_rows(
     vectors: NDArray[np.float32], labels: Sequence[str] | None, path: Path, skip_bad: bool, progress: Progress
 ) -> set[int]:
-    """Rows that hold NaN or infinity, to be left out; a complaint of the first if they may not be."""
+    """Return the rows that hold NaN or infinity.
+
+    Raises:
+        InputError: There are some, and `skip_bad` does not allow to leave them out.
+
+    """
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
     if bad and not skip_bad:
         of_class = f" (class '{labels[bad[0]]}')" if labels else ""
@@ -70,7 +75,7 @@ def bad_rows(
 
 
 def read_vectors(path: Path, skip_bad: bool, progress: Progress) -> tuple[list[int], NDArray[np.float32]]:
-    """Vectors [n, D] alone, with or without labels, and the rows [n] of the file they are in, without bad ones."""
+    """Return the rows [n] of a file without bad ones, and their vectors [n, D]; labels are not needed."""
     vectors, _, _ = _read(path)
     _check(vectors, None, None, path)
     vectors = _as_float32(vectors)
@@ -95,16 +100,16 @@ def _read(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]
 
 
 def _as_float32(vectors: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found
+    with np.errstate(over="ignore"):  # too large numbers become infinite, and are refused
         return np.ascontiguousarray(vectors, np.float32)
 
 
 def _check(vectors: NDArray[Any], labels: Sequence[str] | None, parts: Sequence[str] | None, path: Path) -> None:
     if vectors.ndim != 2 or not np.issubdtype(vectors.dtype, np.floating):
         raise InputError(f"the vectors of {path} are {vectors.dtype} {vectors.shape}: they must be floats [P, D]")
-    for what, values in (("labels", labels), ("splits", parts)):
+    for column, values in (("labels", labels), ("splits", parts)):
         if values is not None and len(values) != len(vectors):
-            raise InputError(f"{path} has {len(vectors)} vectors and {len(values)} {what}: give one each")
+            raise InputError(f"{path} has {len(vectors)} vectors and {len(values)} {column}: give one each")
     for part in parts or ():
         if part.replace("-", "_") not in DATASET_PARTS:
             raise unknown_name(f"split in {path}", part, [name.replace("_", "-") for name in DATASET_PARTS])
@@ -130,12 +135,12 @@ def _split(labels: Sequence[str], parts: Sequence[str] | None, bad: set[int], pa
         grouped[part] = {name: grouped[part][name] for name in seen}
     grouped["train"] = {name: grouped["train"][name] for name in seen}
     for part in DATASET_PARTS[3:]:
-        both = set(grouped[part]) & set(seen)
-        if both:
-            raise InputError(f"class '{min(both)}' of {path} is both seen and novel: give it to one part")
-    both = set(grouped["novel_validation"]) & set(grouped["novel_test"])
-    if both:
-        raise InputError(f"class '{min(both)}' of {path} is novel for validation and for test: give it to one part")
+        repeated = set(grouped[part]) & set(seen)
+        if repeated:
+            raise InputError(f"class '{min(repeated)}' of {path} is both seen and novel: give it to one part")
+    repeated = set(grouped["novel_validation"]) & set(grouped["novel_test"])
+    if repeated:
+        raise InputError(f"class '{min(repeated)}' of {path} is novel for validation and for test: give it to one part")
     return Split(**grouped)
 
 

@@ -1,7 +1,7 @@
-"""Anyone's own images: root/class/*.jpg, nothing else needed.
+"""Your images in a folder of class folders: root/class/*.jpg.
 
-An optional root/split.csv with the columns `class` and `split` says which classes are seen, novel-validation or novel-test;
-without it they are divided as `splits.split_freely` states.
+An optional root/split.csv with the columns `class` and `split` assigns each class to seen, novel-validation or novel-test.
+Without it, classes are split as `splits.split_freely` states.
 """
 
 from itertools import islice
@@ -16,27 +16,30 @@ from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE
 from protograph.data.reading import find_folders, find_names, read_columns, read_images
 from protograph.data.splits import FEWEST_IMAGES, check_roles, split_freely
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 NAMED = 12  # novel classes named when a folder is opened
 
 
 def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
-    """The images of a folder of class folders, whole, resized to 84 x 84."""
-    found = list_images(root)
-    assigned = _assigned(root / "split.csv", found)
-    listed = _large_enough(found, root, skip_bad, progress)
-    names = [f"{name}/{file}" for name, own in listed.items() for file in own]
+    """Return the images of a folder of class folders, resized to 84 x 84."""
+    files = list_images(root)
+    assigned = _assigned(root / "split.csv", files)
+    listed = _large_enough(files, root, skip_bad, progress)
+    names = [f"{name}/{file}" for name, class_files in listed.items() for file in class_files]
     images = read_images(root, names, IMAGE_SIZE, IMAGE_NORMALISATION, progress)
     rows = iter(range(len(names)))
-    members = {name: [row for row in islice(rows, len(own)) if row not in images.errors] for name, own in listed.items()}
+    members = {
+        name: [row for row in islice(rows, len(class_files)) if row not in images.errors]
+        for name, class_files in listed.items()
+    }
     report_bad(images, skip_bad, progress)
     left = _large_enough(members, root, skip_bad, progress)
     if assigned:
         source = f"{root / 'split.csv'}, of the classes with enough images,"
         check_roles({name: assigned[name] for name in left}, left, source)
     split = split_freely(left, assigned, names=images.names)
-    rule = "as split.csv says" if assigned else "drawn by rule; a split.csv with the columns class and split would settle it"
+    rule = "as split.csv says" if assigned else "drawn by rule; to choose, write a split.csv with the columns class and split"
     novel = [*split.novel_validation, *split.novel_test]
     shown = ", ".join(novel[:NAMED]) + (", ..." if len(novel) > NAMED else "")
     progress.say(f"{root}: {split.counts()} ({shown}); {rule}")
@@ -45,7 +48,7 @@ def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
 
 
 def list_images(root: Path) -> dict[str, list[str]]:
-    """Class folder -> names of the images in it."""
+    """Return the names of the images in each class folder, by class."""
     if not root.is_dir():
         raise InputError(f"no folder at {root}: give one with a folder of images for each class")
     classes = find_folders(root)
@@ -58,8 +61,8 @@ def list_images(root: Path) -> dict[str, list[str]]:
         raise InputError(f"{root} has no class folders: put the images of each class into a folder of its own there")
     lowered: dict[str, str] = {}
     for name in classes:
-        if (other := lowered.setdefault(name.lower(), name)) != name:
-            raise InputError(f"class folders '{other}' and '{name}' in {root} differ only in case: rename or merge them")
+        if (earlier := lowered.setdefault(name.lower(), name)) != name:
+            raise InputError(f"class folders '{earlier}' and '{name}' in {root} differ only in case: rename or merge them")
     listed = {name: find_names(root / name) for name in classes}
     if not any(listed.values()):
         nested = next((path for name in classes for path in (root / name).iterdir() if path.is_dir()), None)
@@ -68,18 +71,18 @@ def list_images(root: Path) -> dict[str, list[str]]:
     return listed
 
 
-def _large_enough(listed: dict[str, list[T]], root: Path, skip_bad: bool, progress: Progress) -> dict[str, list[T]]:
-    small = [name for name, own in listed.items() if len(own) < FEWEST_IMAGES]
+def _large_enough(listed: dict[str, list[_T]], root: Path, skip_bad: bool, progress: Progress) -> dict[str, list[_T]]:
+    small = [name for name, images in listed.items() if len(images) < FEWEST_IMAGES]
     if not small:
         return listed
     first = f"class '{small[0]}' has {len(listed[small[0]])} images"
     if not skip_bad:
-        more = f" and {len(small) - 1} more have too few" if len(small) > 1 else ""
+        rest = f" and {len(small) - 1} more have too few" if len(small) > 1 else ""
         raise InputError(
-            f"{first}{more} in {root}: give every class at least {FEWEST_IMAGES}, or leave such classes out with --skip-bad"
+            f"{first}{rest} in {root}: give every class at least {FEWEST_IMAGES}, or leave such classes out with --skip-bad"
         )
     progress.say(f"left out {len(small)} of {len(listed)} classes with fewer than {FEWEST_IMAGES} images: {first}")
-    return {name: own for name, own in listed.items() if name not in small}
+    return {name: images for name, images in listed.items() if name not in small}
 
 
 def _assigned(path: Path, listed: dict[str, list[str]]) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""Datasets that are already in memory: Hugging Face `datasets`, torchvision-style `Dataset`s, any sequence of pairs."""
+"""Datasets in memory: Hugging Face `datasets`, torchvision-style `Dataset`s, any sequence of pairs."""
 
 import hashlib
 from collections.abc import Mapping
@@ -31,18 +31,18 @@ def from_items(
     size: int = IMAGE_SIZE,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A dataset of labelled images held elsewhere.
+    """Return a dataset of labelled images in memory.
 
     Args:
         items: a Hugging Face `datasets.Dataset`, whose columns `image` and `label` name; or anything with a length whose items
             are (image, label) pairs, such as a torchvision dataset. Images are PIL images, uint8 arrays [H, W, 3] or
             [H, W], or tensors [C, H, W] (uint8, or floats from 0 to 1); labels are names or numbers.
-        image: the column of images
-        label: the column of labels
-        split: class name -> seen, novel-validation or novel-test; drawn by rule if not given
-        relations: side information by name
-        size: images are resized to size x size
-        progress: who is told how far it is
+        image: The column of images.
+        label: The column of labels.
+        split: "seen", "novel-validation" or "novel-test" by class name; drawn by rule if not given.
+        relations: Side information by name.
+        size: Images are resized to size x size.
+        progress: Shows how far reading is.
 
     """
     if isinstance(items, Mapping):
@@ -52,13 +52,13 @@ def from_items(
     members: dict[str, list[int]] = {}
     with (progress or Silent()).task("read images", len(items), "images") as advance:
         for row in range(len(items)):
-            given, own = _pair(items[row], row, image, label)
-            opened = to_image(given, f"image {row}")
+            content, label_value = _pair(items[row], row, image, label)
+            opened = to_image(content, f"image {row}")
             sizes.append(opened.size)
             grey.append(is_grey(opened))
             pixels.append(np.asarray(to_rgb(opened, size)).transpose(2, 0, 1))
             digests.append(hashlib.sha256(np.ascontiguousarray(pixels[-1]).data).hexdigest())
-            members.setdefault(_name(own, names, row), []).append(row)
+            members.setdefault(_name(label_value, names, row), []).append(row)
             advance(1)
     check_sizes(members, "images")
     members = {name: members[name] for name in sorted(members)}
@@ -73,7 +73,7 @@ def from_items(
 
 
 def _class_names(items: Any, label: str) -> list[str] | None:
-    """Names by number, where the source knows them: `features[label].names` or `classes`."""
+    """Return class names by number, where the source knows them: `features[label].names` or `classes`."""
     described = getattr(items, "features", None)
     if isinstance(described, Mapping) and label in described:
         return getattr(described[label], "names", None)
@@ -101,7 +101,7 @@ def _name(label: Any, names: list[str] | None, row: int) -> str:
 
 
 def to_image(image: Any, name: str) -> Image.Image:
-    """What may be meant by an image as a PIL image; `name` is what it is called in a complaint."""
+    """Return an image of any supported kind as a PIL image; `name` stands for it in error messages."""
     if isinstance(image, torch.Tensor) and image.ndim == 3 and image.shape[0] in (1, 3):
         array = image.permute(1, 2, 0).cpu()
         if array.is_floating_point():

@@ -49,13 +49,13 @@ ALIKE = 0.015  # letters with a median cosine distance over the faces below this
 BEND = (0.16, 0.24, 0.12, 0.12, 0.15)  # largest change of scale, shear, bend, twist and shift, in half images
 INK, GRAIN, BLOTS = 180, 15, 15  # faintest ink, grey levels of noise by pixel and by patch
 STRIP = (7, 14)  # width of the strip that hides part of every letter, in pixels
-DRAWINGS_VERSION = 1  # to be raised whenever the drawings change
+DRAWINGS_VERSION = 1  # raised whenever the drawings change
 
 Pixels = NDArray[np.uint8]
 
 
 def open_letters(cache: Path | None = None, progress: Progress | None = None, seed: int = 0) -> Dataset:
-    """The letters with their class split, drawn at the first call and read from the cache afterwards."""
+    """Return the letters with their class split; they are drawn at the first call and read from the cache afterwards."""
     versions = {
         "drawing": [DRAWINGS_VERSION, LETTER_SIZE, ALIKE, BEND, INK, GRAIN, BLOTS, STRIP, FACES, DRAWINGS_PER_FACE],
         "split": [NOVEL_VALIDATION_LETTERS, NOVEL_TEST_LETTERS],
@@ -124,7 +124,7 @@ def _merge(candidates: list[str], glyphs: NDArray[np.uint8]) -> dict[str, str]:
     alike = np.median(distances, axis=0) < ALIKE
     first = list(range(len(candidates)))
     for letter in range(len(candidates)):
-        earlier = [first[other] for other in range(letter) if alike[letter, other]]
+        earlier = [first[index] for index in range(letter) if alike[letter, index]]
         if earlier:  # groups that a letter joins become one
             first = [min(earlier) if group in earlier or at == letter else group for at, group in enumerate(first)]
     return {
@@ -139,21 +139,21 @@ def _split(alike: dict[str, str], seed: int) -> tuple[list[str], list[str], list
     A letter can be novel if relations can say something of it: it has an accent, and at least three other letters share its
     base and three its accent. Which of these are novel is drawn at random. Seen are the other letters with such a base.
     """
-    described = {letter: joint_traits(letter, others) for letter, others in alike.items()}
+    described = {letter: joint_traits(letter, lookalikes) for letter, lookalikes in alike.items()}
 
     def relatives(letter: str, kind: str) -> int:
-        own = {trait for trait in described[letter] if trait[0] == kind}
-        return sum(bool(own & found) for other, found in described.items() if other != letter)
+        traits = {trait for trait in described[letter] if trait[0] == kind}
+        return sum(bool(traits & known) for relative, known in described.items() if relative != letter)
 
     related = [
         letter
-        for letter, found in described.items()
-        if ("accent", "NONE") not in found and min(relatives(letter, "base"), relatives(letter, "accent")) >= 3
+        for letter, traits in described.items()
+        if ("accent", "NONE") not in traits and min(relatives(letter, "base"), relatives(letter, "accent")) >= 3
     ]
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(related))
     novel = [related[at] for at in order[: NOVEL_VALIDATION_LETTERS + NOVEL_TEST_LETTERS]]
     bases = {trait for letter in related for trait in described[letter] if trait[0] == "base"}
-    seen = [letter for letter, found in described.items() if found & bases and letter not in novel]
+    seen = [letter for letter, traits in described.items() if traits & bases and letter not in novel]
     return seen, sorted(novel[:NOVEL_VALIDATION_LETTERS]), sorted(novel[NOVEL_VALIDATION_LETTERS:])
 
 
@@ -189,7 +189,10 @@ def _draw(folder: Path, seed: int, progress: Progress) -> None:
                 total += len(faces)
             advance(1)
     np.save(folder / "pixels.npy", np.concatenate(drawn)[:, None])
-    index: dict[str, Any] = {"classes": classes, "alike": {letter: others for letter, others in alike.items() if others}}
+    index: dict[str, Any] = {
+        "classes": classes,
+        "alike": {letter: lookalikes for letter, lookalikes in alike.items() if lookalikes},
+    }
     write_json(folder / "index.json", {**index, **pools})
 
 
@@ -219,9 +222,9 @@ def _bend(glyphs: Pixels, random: np.random.Generator) -> Pixels:
 
     def axis(along: NDArray[np.int64], across: NDArray[np.int64]) -> NDArray[np.int64]:
         scale, shear, bend, twist, shift = (at_random(reach) for reach in BEND)
-        place = (one + scale) * along + shear * across + bend * (across * across // one) + twist * (x * y // one)
-        place = place // one + shift  # in half canvases
-        return (place * (CANVAS // 2) + (CANVAS - 1) * one // 2).clip(0, (CANVAS - 1) * one - 1)
+        position = (one + scale) * along + shear * across + bend * (across * across // one) + twist * (x * y // one)
+        position = position // one + shift  # in half canvases
+        return (position * (CANVAS // 2) + (CANVAS - 1) * one // 2).clip(0, (CANVAS - 1) * one - 1)
 
     # Averaging 2 x 2 pixels before sampling every second one keeps thin strokes from breaking up.
     wide = np.pad(glyphs, ((0, 0), (0, 1), (0, 1))).astype(np.int64)
@@ -248,9 +251,9 @@ def _roughen(images: Pixels, random: np.random.Generator) -> Pixels:
     )
     rough = images * ink // 255 + grain + blots
     # The strip hides part of the letter, so that one drawing alone does not show all there is to know.
-    place = np.arange(LETTER_SIZE, dtype=np.int64)
+    position = np.arange(LETTER_SIZE, dtype=np.int64)
     upright = random.integers(0, 2, (count, 1, 1)).astype(bool)
-    across = np.where(upright, place[None, :], place[:, None])
+    across = np.where(upright, position[None, :], position[:, None])
     middle, width = random.integers(0, LETTER_SIZE, (count, 1, 1)), random.integers(*STRIP, (count, 1, 1))
     rough = np.where(2 * np.abs(across - middle) < width, 96 + grain, rough)
     clipped: Pixels = rough.clip(0, 255).astype(np.uint8)
