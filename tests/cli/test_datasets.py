@@ -143,6 +143,11 @@ def test_a_folder_of_own_images_can_be_trained_on_and_evaluated_without_the_bad_
     assert (root.parent / "run" / "episode.png").exists()
     result = protograph("evaluate", root.parent / "run", "--root", root, "--json", "--episodes=5", "--device=cpu")
     assert result.exit_code == 0, result.stderr
+    measures = json.loads(result.stdout)["measures"]
+    for number in range(8):
+        layouts.save(root / "a-new-kind" / f"{number}.png", layouts.blocks(12, 10, 200 + number))
+    grown = protograph("evaluate", root.parent / "run", "--root", root, "--json", "--episodes=5", "--device=cpu")
+    assert json.loads(grown.stdout)["measures"] == measures, "a class that was added since leaves the run's split alone"
     layouts.save(root / "kind-0" / "000.png", layouts.blocks(12, 10, 99))
     changed = protograph("evaluate", root.parent / "run", "--root", root, "--json")
     check_refused(changed, str(config["fingerprint"]), "train again")
