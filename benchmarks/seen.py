@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor
 
 from protograph.data import Dataset, ImageStore, Pool, open_dataset
-from protograph.data.splits import draw_by_index, divide_images
+from protograph.data.splits import divide_images, draw_by_index
 from protograph.device import best_device, best_precision
 from protograph.evaluation.metrics import PAPER_MEASURES as MEASURES
 from protograph.evaluation.metrics import extract
