@@ -32,31 +32,31 @@ VERBS = {  # where each is, and the first line of its help
     ),
     "recipes": ("recipes:recipes_command", "List the recipes, or show the settings that a run would use."),
     "variants": ("variants:variants_command", "List the models by name, with the operators that make them."),
-    "relations": ("relations:relations_command", "Show what a relation says of classes, and write or draw it."),
+    "relations": ("relations:relations_command", "Show how similar classes are by a relation, and write or draw the matrix."),
     "reproduce": (
         "reproduce:reproduce_command",
-        "Train the paper's tables, or any part of them, and put the numbers beside the published ones.",
+        "Train the paper's tables, or a part of them, and compare the measures with the published ones.",
     ),
     "figures": (
         "figures:figures_command",
-        "Draw the paper's figures: those of numbers from the ledger, with what is missing left out and named.",
+        "Draw the paper's figures from the ledger, and name the cells that are missing.",
     ),
     "report": (
         "report:report_command",
-        "Write one page of HTML on a run or on all results: tables, images, and what is behind them.",
+        "Write an HTML page on a run or on all results.",
     ),
     "fit": ("fit:fit_command", "Fit a classifier on your own images, and keep it in one file."),
-    "predict": ("classifier:predict_command", "Say what images show."),
-    "add-class": ("classifier:add_class_command", "Take in a new class from a few images, without training."),
-    "remove-class": ("classifier:remove_class_command", "Forget a class, fitted or added; the file is changed in place."),
-    "rename-class": ("classifier:rename_class_command", "Call a class otherwise; the file is changed in place."),
-    "classes": ("classifier:classes_command", "List the classes of a model file, and what it is made of."),
+    "predict": ("classifier:predict_command", "Predict the classes of images."),
+    "add-class": ("classifier:add_class_command", "Add a class from a few images, without training."),
+    "remove-class": ("classifier:remove_class_command", "Remove a class, fitted or added. The file is changed in place."),
+    "rename-class": ("classifier:rename_class_command", "Rename a class. The file is changed in place."),
+    "classes": ("classifier:classes_command", "List the classes of a model file, with its backbone, variant and relations."),
     "explain": (
         "classifier:explain_command",
-        "Say which classes an image is near to, and what their examples and related classes brought.",
+        "Show the classes nearest to an image, with the contributions of their examples and of related classes.",
     ),
     "export": ("classifier:export_command", "Write a model as ONNX."),
-    "datasets": ("datasets:datasets_app", "List the datasets by name, or check one."),
+    "datasets": ("datasets:datasets_app", "List the datasets, or check one."),
 }
 
 
