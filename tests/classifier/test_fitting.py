@@ -7,7 +7,7 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Silent
 from protograph.classifier import fitting
-from protograph.classifier.fitting import Fit, episode_spec, fitting_recipe, hold_out_images
+from protograph.classifier.fitting import Fit, episode_spec, fitting_recipe, hold_out_share
 from protograph.data import FeatureStore
 from protograph.episodes import EpisodeSpec
 from protograph.training.recipes import FROZEN
@@ -21,12 +21,12 @@ def members(*counts: int) -> dict[int, list[int]]:
 
 def test_a_fifth_of_every_class_is_held_out_and_two_always_stay() -> None:
     given = members(20, 10, 3, 2, 1)
-    train, held = hold_out_images(given, seed=0)
+    train, held = hold_out_share(given, seed=0)
     assert [len(rows) for rows in held.values()] == [4, 2, 1, 0, 0]
     for class_id, rows in given.items():
         assert sorted(train[class_id] + held[class_id]) == rows
-    assert hold_out_images(given, seed=0) == (train, held)
-    assert hold_out_images(given, seed=1) != (train, held)
+    assert hold_out_share(given, seed=0) == (train, held)
+    assert hold_out_share(given, seed=1) != (train, held)
 
 
 @pytest.mark.parametrize(

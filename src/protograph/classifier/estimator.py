@@ -22,7 +22,7 @@ from protograph.classifier.fitting import (
     Fit,
     choose_variant,
     fitting_recipe,
-    hold_out_images,
+    hold_out_share,
     open_run,
     run_relations,
 )
@@ -169,7 +169,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows[class_id].append(row)
         held_out: dict[int, list[int]] = {}
         if self.unknown is not None:
-            rows, held_out = hold_out_images(rows, self.seed)
+            rows, held_out = hold_out_share(rows, self.seed)
         similarities = {label: relation.similarities for label, relation in kept.items()}
         shots = cast(tuple[int, int], tuple(self.shots))
         fit, store = Fit(variant, similarities, recipe, self.steps != 0, shots, self.seed), FeatureStore(features, copies)

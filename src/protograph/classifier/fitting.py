@@ -29,7 +29,7 @@ from protograph.training.step import TrainingStep, learning_rate_at, make_optimi
 from protograph.variants import Variant, build, find_variant
 
 FEWEST_STEPS = 50
-FEWEST_CLASSES = 3  # in an episode: one acts as novel beside two others
+FEWEST_IN_EPISODES = 3  # in an episode: one acts as novel beside two others
 HELD_OUT = 0.2  # share of a class's images, or of the classes, that calibration holds out
 FEWEST_AWAY = 2  # classes held out to choose a bias
 FEWEST_BALANCED = 8  # classes; with fewer, a bias does more harm than good
@@ -81,7 +81,7 @@ class Fit:
         usable = [class_id for class_id, rows in members.items() if len(rows) > 1]  # one image is support, another a query
         order = torch.randperm(len(usable), generator=seeded(self.seed, "classes held out")).tolist()
         away = {usable[index] for index in order[: max(FEWEST_AWAY, round(HELD_OUT * len(members)))]}
-        kept, held_out = hold_out_images(
+        kept, held_out = hold_out_share(
             {class_id: rows for class_id, rows in members.items() if class_id not in away}, self.seed
         )
         queries = Pool.from_members({class_id: rows for class_id, rows in held_out.items() if rows})
@@ -155,7 +155,7 @@ def fitting_recipe(classes: int, steps: int | None, learning_rate: float) -> Rec
     return replace(FROZEN, steps=max(1, count), learning_rate=learning_rate)  # a recipe has at least one step
 
 
-def hold_out_images(members: Mapping[int, Sequence[int]], seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+def hold_out_share(members: Mapping[int, Sequence[int]], seed: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """Return images by class, to train on and held out: a fifth of each class, at least one, but two stay to train on."""
     train, held_out = {}, {}
     for class_id, images in members.items():
@@ -171,7 +171,7 @@ def episode_spec(members: Mapping[int, Sequence[int]], recipe: Recipe, shots: tu
     K is the largest number within `shots` for which at least half of the classes have enough images. Classes with fewer
     images take no part and keep their class means.
     """
-    fewest = max(FEWEST_CLASSES, math.ceil(len(members) / 2))
+    fewest = max(FEWEST_IN_EPISODES, math.ceil(len(members) / 2))
     for most in range(shots[1], 0, -1):
         queries = recipe.novel_queries if most > 1 else 1
         usable = {class_id: list(rows) for class_id, rows in members.items() if len(rows) >= most + queries}

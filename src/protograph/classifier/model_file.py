@@ -33,7 +33,7 @@ from protograph.nn.backbones import Centred
 from protograph.relations import KeptRelation
 from protograph.variants import OPERATORS, Op, Variant, build
 
-FORMAT = "protograph-classifier"
+FILE_FORMAT = "protograph-classifier"
 FORMAT_VERSION = 2  # of the files this code writes; it reads every version from 1 on
 WAIT = 60.0  # seconds that a change waits for one of another process
 
@@ -112,7 +112,7 @@ def pack(contents: Contents) -> bytes:
         {name: value.clone() for name, value in tensors.items()},  # safetensors refuses tensors that share memory
         "classifier",
         json.dumps(values, ensure_ascii=False, default=lambda number: number.item()),  # numpy's own numbers
-        format=FORMAT,
+        format=FILE_FORMAT,
         version=str(FORMAT_VERSION),
         protograph=__version__,
     )
@@ -124,7 +124,7 @@ def unpack(content: bytes, path: Path) -> Contents:
         header = metadata(content)
     except ValueError as error:
         raise InputError(f"{path} is not a model file ({error}): give a file that `fit` made") from error
-    if header.get("format") != FORMAT:
+    if header.get("format") != FILE_FORMAT:
         raise InputError(f"{path} is a safetensors file, but not a classifier of Protograph's: give a file that `fit` made")
     version = _format_version(header, path)
     try:
