@@ -86,6 +86,7 @@ def check_guarantees(spec: EpisodeSpec, episodes: Episodes) -> None:
         assert all(row < episodes.seen for row in targets[:first_novel]), "seen queries come first"
 
 
+@pytest.mark.slow
 @given(specs(), SEEDS, st.integers(0, 10**6))
 @settings(max_examples=150, deadline=None)
 def test_every_episode_keeps_the_guarantees(spec: EpisodeSpec, seed: int, index: int) -> None:

@@ -65,6 +65,7 @@ def test_every_module_stands_in_a_layer() -> None:
     assert {module.split(".")[1] for module in MODULES} == {*LAYERS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_go_downward(module: str) -> None:
     upward = {name for name in imported(tree_of(module), functions=True) if layer(name) > layer(module)}

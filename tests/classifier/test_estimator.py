@@ -575,6 +575,7 @@ def test_a_balance_helps_new_classes_and_the_others_together() -> None:
     assert none > opposite + 0.02
 
 
+@pytest.mark.slow
 def test_what_all_features_of_a_run_share_makes_no_difference(
     toy: Dataset, toy_config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -665,6 +666,7 @@ def test_the_encoder_of_a_run_changes_copies_as_its_training_changed_images(
     assert augmentation == replace(toy.augmentation, zoom=1.2, erase=0.3) != toy.augmentation
 
 
+@pytest.mark.slow
 def test_a_run_of_another_kind_or_dataset_is_refused(
     toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]]
 ) -> None:

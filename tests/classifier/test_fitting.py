@@ -79,6 +79,7 @@ def fit(trained: bool = True) -> Fit:
     return Fit(find_variant("gcgpn-cos-aux"), {}, fitting_recipe(10, 20, 0.2), trained, (1, 3), seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_model_is_fitted_as_if_classes_that_are_away_were_not_there(trained: bool) -> None:
     one, rows = clouds(6), members(*[IMAGES] * 6)

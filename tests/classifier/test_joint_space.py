@@ -72,6 +72,7 @@ def test_an_operator_of_ones_own_is_shown_the_examples_and_the_packages_own_are_
     assert plain.context().support.shape == (1, 1, 0, D)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COSINE)
 def test_a_class_that_acts_as_new_is_as_if_it_were_added_last(name: str) -> None:
     variant, whole = VARIANTS[name], rand(S + 2, S + 2, seed=2)

@@ -63,6 +63,7 @@ def answers(known: Classifier) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_all_of_it_comes_back_and_goes_on_as_before(tmp_path: Path) -> None:
     known = full()
     known.save(tmp_path / "kept.pg")
@@ -245,6 +246,7 @@ def test_classes_added_at_the_same_time_are_all_kept(kept: Path) -> None:
     assert set(Classifier.load(kept).classes_[7:]) == {f"new {place}" for place in range(8)}
 
 
+@pytest.mark.slow
 def test_a_reader_sees_the_old_or_the_new_file(kept: Path) -> None:
     counts = []
     with ThreadPoolExecutor(1) as threads:

@@ -117,6 +117,7 @@ def test_every_verb_has_help_and_json(verb: str) -> None:
     assert "--json" in result.stdout
 
 
+@pytest.mark.slow
 def test_fit_predict_and_add(birds: Path, tmp_path: Path) -> None:
     model = tmp_path / "out" / "birds.pg"
     said = answer("fit", birds, "--out", model)
@@ -159,6 +160,7 @@ def test_probabilities_are_the_classifiers(fitted: Path, birds: Path) -> None:
         assert one["class"] == max(found, key=found.__getitem__)
 
 
+@pytest.mark.slow
 def test_fit_again_takes_features_from_the_cache(birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = answer("fit", birds, "--out", tmp_path / "birds.pg", "--unknown=0.2", "--seed=3")
     monkeypatch.setattr("protograph.encoders.base.ImageEncoder._inputs", None)  # it would be called to encode anything
@@ -166,6 +168,7 @@ def test_fit_again_takes_features_from_the_cache(birds: Path, tmp_path: Path, mo
     assert first["threshold"] is not None
 
 
+@pytest.mark.slow
 def test_what_is_like_no_class_is_called_unknown(tmp_path: Path) -> None:
     vectors = np.eye(3, dtype=np.float32).repeat(10, 0) + 0.1 * np.random.default_rng(0).normal(size=(30, 3))
     np.savez(tmp_path / "vectors.npz", vectors=vectors, labels=np.arange(30) // 10)
@@ -176,6 +179,7 @@ def test_what_is_like_no_class_is_called_unknown(tmp_path: Path) -> None:
     assert strange["likeness"] < 0.5 < known["likeness"]
 
 
+@pytest.mark.slow
 def test_relations_are_used_and_kept(birds: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("crow,gull,1\nduck,gull,1\nfinch,crow,1\nheron,gull,1\n")
@@ -344,6 +348,7 @@ def test_export_replaces_nothing_but_exported_classes(model: Path, tmp_path: Pat
     answer("export", model, "--out", tmp_path / "own.npz")
 
 
+@pytest.mark.slow
 def test_features_instead_of_images(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     centres = random.normal(size=(3, 6))
@@ -386,6 +391,7 @@ def test_features_of_a_file_that_is_split_are_fitted_on_its_training_part(tmp_pa
     assert names(tmp_path / "one.pg") == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_class_that_wordnet_is_asked_about_is_told_by_the_sense_it_was_taken_for(tmp_path: Path) -> None:
     ids = write_wordnet(tmp_path / "wn")
     vectors = np.eye(6, dtype=np.float32)
@@ -410,6 +416,7 @@ def test_a_class_that_wordnet_is_asked_about_is_told_by_the_sense_it_was_taken_f
     )
 
 
+@pytest.mark.slow
 def test_fit_goes_on_without_what_wordnet_lacks_and_says_so(tmp_path: Path) -> None:
     write_wordnet(tmp_path / "wn")
     labels = np.repeat(["bird", "wyvern", "box", "goose"], 2)
@@ -499,6 +506,7 @@ def test_awkward_files_are_named_or_left_out(
         check_refused(protograph("predict", model, tmp_path / name, "--skip-bad", "--json"), "none of the images can be read")
 
 
+@pytest.mark.slow
 def test_class_folders_without_images_are_named(tmp_path: Path) -> None:
     root = write_birds(tmp_path / "birds", KINDS[:3], 3)
     (root / "heron").mkdir()
@@ -511,6 +519,7 @@ def test_class_folders_without_images_are_named(tmp_path: Path) -> None:
     assert "fitted on 10 examples: 3 classes" in result.stdout
 
 
+@pytest.mark.slow
 def test_bad_images_of_a_class_are_named_or_left_out(tmp_path: Path) -> None:
     root = write_birds(tmp_path / "birds", KINDS[:3], 3)
     (root / "duck" / "bad.png").write_text("no image")
@@ -519,6 +528,7 @@ def test_bad_images_of_a_class_are_named_or_left_out(tmp_path: Path) -> None:
     assert answer("fit", root, "--out", tmp_path / "one.pg", "--skip-bad")["images"] == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -573,6 +583,7 @@ def test_the_network_is_trained_in_two_stages_where_that_is_asked_for(tmp_path: 
     assert (first.config.variant, second.config.start) == ("cosine", first.fingerprint)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -187,6 +187,7 @@ def test_garbage_is_collected_again_once_a_verb_is_imported_or_cannot_be(monkeyp
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 def test_variants_and_datasets_are_listed_for_people_and_machines() -> None:
     for verb, known in (("variants", VARIANTS), ("datasets", DATASETS)):
         listed = protograph(verb, "--json")
@@ -276,6 +277,7 @@ def test_a_similarity_matrix_serves_as_relation(toy: Dataset, tmp_path: Path, su
     assert {"scale own", "scale kinship"} <= learned.keys()
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_refused_and_left_alone(unfinished: Path) -> None:
     path = unfinished / "checkpoint.safetensors"
     content = bytearray(path.read_bytes())
@@ -379,6 +381,7 @@ def test_train_prints_a_table_for_people_and_progress_beside_it(tmp_path: Path) 
     assert {file.name for file in (tmp_path / "run").iterdir()} == names | images
 
 
+@pytest.mark.slow
 def test_a_finished_run_prints_its_result_again(finished: Path) -> None:
     before = (finished / "measures.json").read_bytes()
     result = train("--out", finished, "--variant=aux-only", "--set=epochs=2", "--set=steps=8", "--json")
@@ -405,6 +408,7 @@ def test_small_and_large_episodes_can_be_trained_and_drawn(tmp_path: Path, chang
     assert (tmp_path / "run" / "episode.png").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", ["best", "last"])
 def test_evaluate_reproduces_the_measures_of_a_run(finished: Path, epoch: str) -> None:
     result = protograph("evaluate", finished, "--json", f"--epoch={epoch}", "--device=cpu")
@@ -445,6 +449,7 @@ def test_evaluate_measures_unknown_images_and_a_balance_beside_the_six(finished:
     assert f"AUROC of known against unknown images: {unknown['auroc']['mean']:.2f}" in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -529,6 +534,7 @@ def att(*arguments: str | Path) -> Result:
     return train("--variant=dfslwof-att", "--set=batch_size=8", *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief")
 def test_runs_with_other_relations_do_not_share_a_folder(toy: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_matrix(tmp_path / "own.csv", list(toy.classes), np.eye(len(toy.classes)))
@@ -539,6 +545,7 @@ def test_runs_with_other_relations_do_not_share_a_folder(toy: Dataset, tmp_path:
     assert found == {"demo-0", "own/demo-0", "own-and-kinship/demo-0"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief")
 def test_a_variant_of_two_stages_trains_the_first_where_it_is_missing_and_uses_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -565,6 +572,7 @@ def test_a_variant_of_two_stages_trains_the_first_where_it_is_missing_and_uses_i
     assert json.loads(evaluated.stdout)["measures"] == json.loads((second / "measures.json").read_text())["measures"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief")
 def test_a_variant_that_is_pretrained_trains_the_first_stage_where_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

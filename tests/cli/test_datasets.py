@@ -115,6 +115,7 @@ def test_check_finds_the_small_benchmarks_and_says_that_they_are_small(mini_root
     assert all(words in table for words in ("130 classes", "20 classes", "50 classes", "312 attributes", "verdict"))
 
 
+@pytest.mark.slow
 def test_check_knows_the_letters() -> None:
     result = protograph("datasets", "check", "letters", "--json")
     assert result.exit_code == 0, result.stderr
@@ -165,6 +166,7 @@ def test_the_small_cub_can_be_trained_on(cub_root: Path, tmp_path: Path) -> None
     assert config["relations"] == ["attributes"]
 
 
+@pytest.mark.slow
 def test_features_can_be_trained_on_with_the_identity(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     np.savez(tmp_path / "own.npz", vectors=random.standard_normal((120, 6)), labels=np.arange(120) % 10)

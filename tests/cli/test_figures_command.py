@@ -32,6 +32,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_ledger(tmp_path / "results", values)
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named_and_the_rest_drawn(results: Path) -> None:
     result = figures("shots")
     assert result.exit_code == 0, result.stderr

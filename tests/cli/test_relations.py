@@ -131,6 +131,7 @@ def test_chosen_class_is_shown(table: Path) -> None:
     assert [pair["class"] for pair in result["strongest"]][-1] == "fish"
 
 
+@pytest.mark.slow
 def test_image_is_drawn(tmp_path: Path, tree: Path) -> None:
     for spec, more in (("kinship", ["--dataset=toy"]), (f"edges:{tree}", ["--names=cat,dog,hen", "--measure=adjacency"])):
         answer(spec, *more, "--image", tmp_path / "a.png")

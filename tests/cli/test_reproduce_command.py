@@ -85,6 +85,7 @@ def test_the_missing_cells_are_run_and_recorded_and_done_ones_skipped(faked: Pat
     assert not Path("results/.lock").exists()
 
 
+@pytest.mark.slow
 def test_other_relations_are_run_by_name_and_kept_apart(faked: Path) -> None:
     result = reproduce("--dataset=letters", "--table=relations")
     assert result.exit_code == 0, result.stderr
@@ -103,6 +104,7 @@ def test_other_relations_are_run_by_name_and_kept_apart(faked: Path) -> None:
     assert len(logged(faked)) == 2 * 3
 
 
+@pytest.mark.slow
 def test_the_first_stage_is_trained_once_before_those_that_need_it(faked: Path) -> None:
     result = reproduce("--dataset=letters", "--variant=dfslwof-att", "--variant=teen", "--seeds=2", "--jobs=4")
     assert result.exit_code == 0, result.stderr
@@ -130,6 +132,7 @@ def test_runs_take_the_device_that_was_there_at_the_beginning(faked: Path, monke
     assert reproduce(*SMALL, "--shots=1").exit_code == 0
 
 
+@pytest.mark.slow
 def test_cells_run_side_by_side_and_begin_in_order(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_TOGETHER", "2")  # none ends before two have begun
     variants = ["gcgpn", "gcgpn-aux"]
@@ -141,6 +144,7 @@ def test_cells_run_side_by_side_and_begin_in_order(faked: Path, monkeypatch: pyt
     assert [Path(event["out"]).parent.name for event in logged(faked)] == ["gcgpn", "gcgpn", "gcgpn-aux", "gcgpn-aux"]
 
 
+@pytest.mark.slow
 def test_one_failing_cell_does_not_stop_the_others(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_FAILS", "--variant=pn+")
     result = reproduce(*SMALL, "--shots=1")
@@ -187,6 +191,7 @@ def test_the_list_says_what_is_done_and_what_is_missing(faked: Path) -> None:
     assert shown.count("missing") == 7
 
 
+@pytest.mark.slow
 def test_the_table_alone_comes_from_the_ledger(faked: Path) -> None:
     assert reproduce(*SMALL, "--shots=1").exit_code == 0
     before = Path("RESULTS.md").read_bytes()
@@ -482,6 +487,7 @@ def test_ray_itself_runs_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert theirs["joint_joint"]["mean"] == pytest.approx(ours["joint_joint"]["mean"], abs=0.5)  # Ray sets the threads
 
 
+@pytest.mark.slow
 def test_a_run_that_the_cluster_loses_is_a_failure_of_its_own(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     run = jobs.run_command

@@ -60,6 +60,7 @@ def sampled(image: Tensor, y: float, x: float) -> Tensor:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -45,6 +45,7 @@ def test_equal_images_are_found_and_where_they_cross_parts(root: Path) -> None:
     assert findings.crossing == [["5/003.png (novel_validation)", "7/copy.png (novel_test)"]]
 
 
+@pytest.mark.slow
 def test_unreadable_images_are_listed_and_count_for_nothing_else(root: Path) -> None:
     for name in ("0/000.png", "7/000.png"):
         (root / name).write_bytes(b"nothing")

@@ -80,6 +80,7 @@ def test_a_run_keeps_its_split_when_the_folder_changes(root: Path, run: Path, ch
     assert lines.lines[0].startswith(f"{run} keeps the split it was trained on{new}")
 
 
+@pytest.mark.slow
 def test_the_split_is_written_once_and_only_where_it_was_drawn(root: Path, run: Path, toy: Dataset) -> None:
     keep_split(toy, run)
     assert list(run.iterdir()) == []
@@ -109,6 +110,7 @@ def old_split(dataset: Dataset) -> Dataset:
     return assemble("folder", split, dataset.images, dataset.augmentation, {}, dataset.titles, drawn_split=True)
 
 
+@pytest.mark.slow
 def test_a_run_older_than_kept_splits_gets_the_rule_of_its_time(root: Path, run: Path) -> None:
     today = open_dataset("folder", root)
     before = old_split(today)
@@ -121,6 +123,7 @@ def test_a_run_older_than_kept_splits_gets_the_rule_of_its_time(root: Path, run:
         with_kept_split(open_dataset("folder", root), run, before.fingerprint, Silent())
 
 
+@pytest.mark.slow
 def test_images_that_are_gone_or_changed_are_named(root: Path, run: Path) -> None:
     before = open_dataset("folder", root)
     keep_split(before, run)
@@ -137,6 +140,7 @@ def test_images_that_are_gone_or_changed_are_named(root: Path, run: Path) -> Non
     assert restored.fingerprint == before.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', '{"format": 1, "images": 1, "parts": {"train": 3}}'])
 def test_a_damaged_split_is_named(root: Path, run: Path, content: str) -> None:
     (run / SPLIT_FILE).write_text(content)

@@ -77,6 +77,7 @@ def test_images_are_what_pillow_makes_of_each_file(root: Path) -> None:
     assert len(set(found.digests.tolist())) == len(found.names)
 
 
+@pytest.mark.slow
 def test_several_workers_put_every_image_in_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three workers and jobs of seven images, the last one of fewer."""
     monkeypatch.setattr(reading, "CHUNK", 7)
@@ -124,6 +125,7 @@ def test_what_could_not_be_read_is_remembered_with_its_reason(root: Path) -> Non
         assert found.duplicates() == [], "what cannot be read equals nothing"
 
 
+@pytest.mark.slow
 def test_a_changed_image_is_never_served_from_the_cache(root: Path) -> None:
     path = save(root / "a" / "0.ppm", blocks(SIZE, SIZE, 1))
     before, size = read(root), path.stat().st_size
@@ -135,6 +137,7 @@ def test_a_changed_image_is_never_served_from_the_cache(root: Path) -> None:
     assert (before.digests[1:] == after.digests[1:]).all()
 
 
+@pytest.mark.slow
 def test_a_changed_image_with_its_old_time_is_never_served_from_the_cache(root: Path) -> None:
     """As copying with times kept, or unpacking another archive over the first, leaves it."""
     path = save(root / "a" / "0.ppm", blocks(SIZE, SIZE, 1))
@@ -146,6 +149,7 @@ def test_a_changed_image_with_its_old_time_is_never_served_from_the_cache(root: 
     assert np.array_equal(read(root).store.pixels[0], naive(path))
 
 
+@pytest.mark.slow
 def test_a_image_that_only_got_another_time_is_read_again_and_is_the_same(root: Path, cache: Path) -> None:
     before = read(root)
     os.utime(root / "a" / "000.png", ns=(1, 1))
@@ -154,6 +158,7 @@ def test_a_image_that_only_got_another_time_is_read_again_and_is_the_same(root: 
     assert (before.digests == after.digests).all()
 
 
+@pytest.mark.slow
 def test_a_image_that_appears_is_found(root: Path) -> None:
     names = ["a/000.png", "a/late.png"]
     assert list(read(root, names).errors) == [1]

@@ -191,6 +191,7 @@ def test_a_class_can_be_divided_with_the_fewest_images() -> None:
     assert (len(train["a"]), len(validated["a"]), len(tested["a"])) == (4, 1, 1)
 
 
+@pytest.mark.slow
 @given(members=classes(fewest=8, most=45), name=names, count=st.integers(6, 40), seed=seeds)
 @settings(max_examples=150, deadline=None)
 def test_a_class_that_is_added_moves_at_most_one_other_per_part(

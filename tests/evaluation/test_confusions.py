@@ -19,6 +19,7 @@ from protograph.training.setup import make_model
 EPISODES = 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["gcgpn-aux", "gcgpn-aux-split", "dfslwof-att", "pn+"])
 def test_answers_are_those_of_a_naive_recount(toy: Dataset, toy_config: Callable[..., RunConfig], variant: str) -> None:
     config = toy_config(variant)

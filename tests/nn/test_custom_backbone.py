@@ -71,6 +71,7 @@ def test_parts_make_no_difference_in_evaluation(strided: str, name: str) -> None
     assert torch.equal(embed_parts(backbone, images, (2, 3)), backbone(images))
 
 
+@pytest.mark.slow
 def test_a_registered_backbone_is_trained_by_its_name(
     strided: str, toy: Dataset, toy_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:

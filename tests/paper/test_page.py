@@ -46,6 +46,7 @@ def test_figures_stand_before_the_tables(results: Path) -> None:
     assert titles[:4] == ["Results", "Where we stand", "Figures", "Cells that fall short"]
 
 
+@pytest.mark.slow
 def test_without_cells_of_the_papers_datasets_these_are_left_out(tmp_path: Path) -> None:
     values = {(Cell("letters", k, "gcgpn-aux"), "demo"): {"joint_joint": [40.0]} for k in (1, 2)}
     blocks = results_document(make_ledger(tmp_path / "results", values), None, Silent())

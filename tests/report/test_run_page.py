@@ -39,6 +39,7 @@ def write(*words: str | Path) -> Result:
     return CliRunner(env={"PROTOGRAPH_DATA": None, "NO_COLOR": "1", "COLUMNS": "200"}).invoke(app, ["report", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_a_page_shows_what_the_run_measured_and_answered(folder: Path, named: Dataset) -> None:
     run = Run.open(folder)
     measured = run.measures

@@ -139,6 +139,7 @@ def test_an_interrupted_run_ends_like_one_that_was_not(
     assert outcome(tmp_path / "run") == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("saves", "steps"), [("each step", list(range(1, 13))), ("each epoch", [4, 8, 12]), ("first epoch and end", [4, 12])]
 )
@@ -153,6 +154,7 @@ def test_checkpoints_that_take_long_are_written_rarely(
     assert written == steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["epoch   1", "epoch   2", "extract features"])
 def test_a_run_interrupted_between_its_steps_ends_like_one_that_was_not(
     whole: dict[str, Any], toy: Dataset, toy_config: Make, tmp_path: Path, at: str
@@ -219,6 +221,7 @@ def weights_after(epochs: int, toy: Dataset, config: RunConfig, folder: Path) ->
     return Run.open(folder).weights("last")
 
 
+@pytest.mark.slow
 def test_best_weights_are_those_of_the_first_best_epoch_and_last_ones_of_the_last(
     toy: Dataset, toy_config: Make, tmp_path: Path, scripted: Callable[[list[float]], None]
 ) -> None:
@@ -259,6 +262,7 @@ def test_training_without_patience_goes_to_the_end(
     assert train(toy_config(epochs=4, steps=1), toy, tmp_path / "run")["last_epoch"]["epoch"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["stopped", "extract features"])
 def test_a_run_killed_after_it_stopped_early_stays_stopped(
     toy: Dataset, toy_config: Make, tmp_path: Path, scripted: Callable[[list[float]], None], at: str
@@ -344,6 +348,7 @@ def test_a_run_that_draws_more_ends_alike_when_it_was_killed(
     assert outcome(tmp_path / "without") != outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_features_of_a_frozen_backbone_are_not_dropped(toy: Dataset, toy_config: Make, start: Path, tmp_path: Path) -> None:
     for share in (0.0, 0.5):
         train(toy_config("dfslwof-att", dropout=share), toy, tmp_path / str(share), start=start)
@@ -494,6 +499,7 @@ def class_of(toy: Dataset, image: int) -> int:
     return int(toy.train.classes[(toy.train.images == image).any(1)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["pn+", "pn+cos"])
 def test_seen_prototypes_of_pn_are_the_mean_features_of_all_training_images(
     toy: Dataset, toy_config: Make, tmp_path: Path, variant: str
@@ -643,6 +649,7 @@ def test_a_run_begun_from_another_start_is_refused(toy: Dataset, toy_config: Mak
     train(config, toy, tmp_path / "run", start=start)
 
 
+@pytest.mark.slow
 def test_a_missing_first_stage_is_trained_into_a_folder_beside_the_run(
     toy: Dataset, toy_config: Make, start: Path, tmp_path: Path
 ) -> None:

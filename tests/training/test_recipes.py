@@ -30,6 +30,7 @@ def test_the_golden_table_has_every_variant_and_recipe_and_every_published_cell(
     assert {(cell.dataset, "fast", cell.variant) for cell in published()} <= resolved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['dataset']}-{row['recipe']}-{row['variants'].split()[0]}")
 def test_a_resolved_recipe_equals_the_golden_one(row: dict[str, str]) -> None:
     changes = dict(change.split("=") for change in row["changes"].split())

@@ -217,6 +217,7 @@ def test_attributes_that_do_not_fit_are_named(bare: Path, change, named: str) ->
         open_dataset("cub", bare)
 
 
+@pytest.mark.slow
 def test_a_seen_class_without_images_for_a_part_is_named(bare: Path) -> None:
     stored = cub.read_lists()
     number = next(n for n in range(1, 201) if n not in stored["novel_test"] and n not in stored["novel_validation"])

@@ -130,6 +130,7 @@ def test_names_that_differ_only_in_case_are_named(root: Path) -> None:
         open_dataset("folder", root)
 
 
+@pytest.mark.slow
 def test_a_class_with_too_few_images_is_named_or_left_out_with_a_count(root: Path) -> None:
     before = open_dataset("folder", root)
     save(root / "few" / "1.png", blocks(5, 5, 1))
@@ -144,6 +145,7 @@ def test_a_class_with_too_few_images_is_named_or_left_out_with_a_count(root: Pat
     assert after.classes == before.classes
 
 
+@pytest.mark.slow
 def test_leaving_out_all_classes_of_a_kind_is_too_much(root: Path) -> None:
     kinds = ["novel-test"] * 3 + ["novel-validation"] * 2 + ["seen"] * 4
     write_rows(root / "split.csv", ("split", "class"), *zip(kinds, CLASSES, strict=True))

@@ -93,6 +93,7 @@ def equal(one: Dataset, other: Dataset) -> bool:
     return one.classes == other.classes and pools and torch.equal(one.store.pixels, other.store.pixels)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_the_same_seed_draws_the_same_images(tmp_path: Path) -> None:
     one = open_letters(tmp_path / "one")

@@ -88,6 +88,7 @@ def test_the_verdict_says_that_images_are_missing(opened: dict[str, Dataset]) ->
     assert mini_imagenet_verdict(opened["csvs"]) == "These are the paper's classes, but not all of their 600 images each."
 
 
+@pytest.mark.slow
 def test_an_archive_is_the_same_dataset(opened: dict[str, Dataset], mini_root: Path, tmp_path: Path) -> None:
     layouts.write_tgz(tmp_path / "miniImageNet.tar.gz", mini_root)
     assert open_dataset("mini-imagenet", tmp_path).fingerprint == opened["csvs"].fingerprint
@@ -214,6 +215,7 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
     assert open_dataset("mini-imagenet", tmp_path).fingerprint == one.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "named"),
     [
