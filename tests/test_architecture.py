@@ -20,6 +20,7 @@ def tree_paths() -> list[str]:
         folders = folders[: (len(line) - len(line.lstrip())) // 2 - 1]
         if name.endswith("/"):
             folders.append(name)
+            assert (SOURCE / "".join(folders)).is_dir()
         else:
             paths.append("".join(folders) + name)
     return paths
