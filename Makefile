@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick test test-gpu lint types bench clean
+.PHONY: demo quick test test-gpu lint types docs bench clean
 
 demo: .venv/ready
 	$(BIN)/protograph demo
@@ -26,6 +26,11 @@ lint: .venv/ready
 types: .venv/ready
 	$(BIN)/mypy
 
+# The site is written to site/; dead links fail the build.
+docs: .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python scripts/build_docs.py
+
 bench: .venv/ready
 	$(BIN)/python benchmarks/letters.py
 	$(BIN)/python benchmarks/classifier.py
@@ -38,4 +43,4 @@ bench: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
