@@ -76,6 +76,12 @@ def test_features_are_the_networks_of_the_normalised_image(encoder: ImageEncoder
         assert torch.allclose(found[row].double(), naive(exact, pixels), atol=1e-5)
 
 
+def test_a_batch_of_prepared_pixels_gives_the_features_of_its_images(encoder: ImageEncoder) -> None:
+    images = [blocks(30, 24, seed) for seed in range(3)]
+    pixels = torch.stack([encoder.preparation.read(image, "image") for image in images])
+    assert torch.allclose(encoder.encode_pixels(pixels), encoder.encode(images), atol=1e-5)
+
+
 def test_features_can_be_trained_on(encoder: ImageEncoder) -> None:
     weight = torch.zeros(encoder.features, requires_grad=True)
     (encoder.encode([blocks(30, 24, 1)]) @ weight).sum().backward()

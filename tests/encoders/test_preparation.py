@@ -32,6 +32,13 @@ def test_a_whole_image_is_what_a_dataset_makes_of_it(shape: tuple[int, int], tmp
     assert np.array_equal(WHOLE.read(tmp_path / "one.png", "one"), expected)
 
 
+def test_the_contents_of_a_file_are_read_as_the_file_is(tmp_path: Path) -> None:
+    path = rotated(tmp_path / "one.jpg")
+    assert torch.equal(WHOLE.read_content(path.read_bytes(), "one"), WHOLE.read(path, "one"))
+    with pytest.raises(InputError, match="upload cannot be read: it is not one of JPEG"):
+        WHOLE.read_content(b"no image", "upload")
+
+
 def test_every_way_to_hand_over_a_image_gives_the_same(tmp_path: Path) -> None:
     array = blocks(30, 24, 2)
     path = tmp_path / "one.png"

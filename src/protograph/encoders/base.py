@@ -211,9 +211,16 @@ class ImageEncoder:
             for start in range(0, len(missing), size):
                 rows = list(missing[start : start + size])
                 pixels = self.preparation.read_all([images[row] for row in rows], [names[row] for row in rows], threads)
-                with torch.no_grad():
-                    features: Tensor = self.network(self._inputs(pixels, seed, copies).to(self.device))
-                yield rows, features.float().cpu().view(len(rows), copies, self.features)
+                yield rows, self._forward(self._inputs(pixels, seed, copies)).view(len(rows), copies, self.features)
+
+    def encode_pixels(self, pixels: Tensor) -> Tensor:
+        """Return the features [b, D] of the prepared pixels, uint8 [b, C, H, W], of one batch."""
+        return self._forward(self._inputs(pixels, None, 1))
+
+    def _forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            features: Tensor = self.network(inputs.to(self.device))
+        return features.float().cpu()
 
     def _inputs(self, pixels: Tensor, seed: int | None, copies: int) -> Tensor:
         """Return the network's input [b * copies, C, H, W] for pixels [b, C, H, W]."""

@@ -83,17 +83,26 @@ class Preparation:
                 opened = to_image(image, name)
                 check_pixels(opened)
                 return self.pixels(opened)
-            with open_image(read_file(image, name)) as opened:
+            return self.read_content(read_file(image, name), name)
+        except InputError:
+            raise
+        except Exception as error:  # a damaged image can raise anything
+            raise _unreadable(name, error) from error
+
+    def read_content(self, content: bytes, name: str) -> Tensor:
+        """Return the pixels of the contents of an image file, uint8 [C, H, W].
+
+        Raises:
+            InputError: The contents cannot be read; the error names them and the reason.
+
+        """
+        try:
+            with open_image(content) as opened:
                 edge = max(self.resize) if isinstance(self.resize, tuple) else self.resize
                 opened.draft("RGB", (2 * edge, 2 * edge))  # decode a large JPEG at a fraction of its size
                 return self.pixels(opened)
-        except InputError:
-            raise
-        except UnidentifiedImageError as error:
-            raise InputError(f"{name} cannot be read: it is not one of {', '.join(FORMATS)}") from error
         except Exception as error:  # a damaged image can raise anything
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise InputError(f"{name} cannot be read ({reason}): repair it or leave it out") from error
+            raise _unreadable(name, error) from error
 
     def read_all(self, images: Sequence[Any], names: Sequence[str], threads: ThreadPoolExecutor) -> Tensor:
         """Return the pixels of images, uint8 [n, C, H, W], decoded by several threads."""
@@ -120,6 +129,13 @@ class Preparation:
             return self.resize
         short = min(height, width)
         return int(self.resize * height / short), int(self.resize * width / short)
+
+
+def _unreadable(name: str, error: Exception) -> InputError:
+    if isinstance(error, UnidentifiedImageError):
+        return InputError(f"{name} cannot be read: it is not one of {', '.join(FORMATS)}")
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return InputError(f"{name} cannot be read ({reason}): repair it or leave it out")
 
 
 def is_file(image: Any) -> bool:
