@@ -2,9 +2,11 @@ import csv
 import errno
 import functools
 import gc
+import hashlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -503,7 +505,7 @@ def test_a_plugin_brings_a_variant_to_every_verb(tmp_path: Path, registry: Calla
     result = train("--out", tmp_path / "run", "--variant=gcgpn-own", "--plugin", plugin)
     assert result.exit_code == 0, result.stderr
     registry()
-    again = protograph("evaluate", tmp_path / "run", "--json")
+    again = protograph("evaluate", tmp_path / "run", "--json", "--plugin", plugin)
     assert again.exit_code == 0, again.stderr
     assert json.loads(again.stdout)["measures"] == json.loads((tmp_path / "run" / "measures.json").read_text())["measures"]
 
@@ -519,8 +521,30 @@ def test_a_run_can_be_evaluated_from_another_folder(
     assert train("--out=run", "--relations=own.csv", "--plugin=plugin.py").exit_code == 0
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    result = protograph("evaluate", "../run", "--json")
+    result = protograph("evaluate", "../run", "--json", "--plugin=../plugin.py")
     assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "compare", "report"])
+def test_a_run_folder_runs_no_code(finished: Path, tmp_path: Path, verb: str) -> None:
+    """Only plugins that the user names run, and only if they are the files that the run was trained with."""
+    run, plugin, trace = tmp_path / "run", tmp_path / "plugin.py", tmp_path / "trace"
+    shutil.copytree(finished, run)
+    plugin.write_text(f"from pathlib import Path\nPath({str(trace)!r}).write_text('x')")
+    config = json.loads((run / "config.json").read_text())
+    digest = hashlib.sha256(plugin.read_bytes()).hexdigest()
+    for stored in (str(plugin), f"plugin.py sha256:{digest}"):
+        (run / "config.json").write_text(json.dumps({**config, "plugins": [stored]}))
+        check_refused(protograph(verb, run), "trained with plugin plugin.py", "--plugin plugin.py")
+    assert not trace.exists()
+    (run / "config.json").write_text(json.dumps({**config, "plugins": ["plugin.py sha256:" + "0" * 64]}))
+    check_refused(protograph(verb, run, "--plugin", plugin), str(plugin), "not the file")
+    assert not trace.exists()
+    (run / "config.json").write_text(json.dumps({**config, "plugins": [f"plugin.py sha256:{digest}"]}))
+    out = ["--out", tmp_path / "page.html"] if verb == "report" else []
+    allowed = protograph(verb, run, "--plugin", plugin, *out)
+    assert allowed.exit_code == 0, allowed.stderr
+    assert trace.read_text() == "x"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from protograph._internal.errors import InputError
 from protograph.cli.display import add_measures, fit_terminal, reported, show, stacked
-from protograph.cli.options import AsJson, load_plugins
+from protograph.cli.options import AsJson, Plugins, load_plugins
 from protograph.evaluation.metrics import PAPER_MEASURES, Measures, measures_as_json
 from protograph.paper.trials import Trial, trial_of, write_trials
 from protograph.training.run import Run
@@ -25,6 +25,7 @@ def compare_command(
         Path | None,
         typer.Option(help="A CSV file to add the runs to. RESULTS.md shows those of results/trials.csv.", show_default=False),
     ] = None,
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs on the validation classes: what each changes of its recipe, and what that brought.
@@ -33,11 +34,9 @@ def compare_command(
     """
     if out is not None and out.suffix != ".csv":
         raise InputError(f"cannot write {out}: give a name that ends in .csv")
-    trials = []
-    for folder in runs:
-        run = Run.open(folder)
-        load_plugins(run.config.plugins)
-        trials.append((str(folder), *trial_of(run)))
+    opened = [Run.open(folder) for folder in runs]
+    load_plugins(plugin, opened)
+    trials = [(str(run.folder), *trial_of(run)) for run in opened]
     if out is not None:
         write_trials(out, ((trial, measures) for _, trial, measures in trials))
     answers = [{"run": folder, **vars(trial), "validation": measures_as_json(of_run)} for folder, trial, of_run in trials]

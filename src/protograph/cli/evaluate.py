@@ -45,7 +45,6 @@ def evaluate_command(
     as_json: AsJson = False,
 ) -> None:
     """Measure a trained run: six accuracies with 95 % intervals over fixed episodes."""
-    load_plugins(plugin)
     for kind, value, known in (("split", split, ("test", "validation")), ("epoch", epoch, ("best", "last"))):
         if value not in known:
             raise unknown_name(kind, value, known)
@@ -54,6 +53,7 @@ def evaluate_command(
     place = find_device(device)
     chosen = find_precision(precision, place)
     opened = Run.open(run)
+    load_plugins(plugin, [opened])
     config = opened.config
     progress = ShownProgress(quiet=as_json)
     data = dataset_of(opened, root, progress)
@@ -85,6 +85,5 @@ def evaluate_command(
 
 def dataset_of(run: Run, root: Path | None, progress: Progress) -> Dataset:
     """Return the dataset that a run was trained on, with the split it was trained on."""
-    load_plugins(run.config.plugins)
     dataset = open_dataset(run.config.dataset, root, progress, skip_bad=True)
     return with_kept_split(dataset, run.folder, run.config.fingerprint, progress)

@@ -1,6 +1,8 @@
 """Options that several verbs share: the same words everywhere."""
 
+import hashlib
 import runpy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from traceback import extract_tb
 from typing import Annotated
@@ -11,6 +13,7 @@ import typer
 from protograph._internal.errors import InputError, unknown_name
 from protograph.device import PRECISIONS, best_device, best_precision
 from protograph.training.recipes import SETTINGS
+from protograph.training.run import Run
 
 Root = Annotated[
     Path | None,
@@ -36,6 +39,8 @@ Plugins = Annotated[
         show_default=False,
     ),
 ]
+
+DIGEST = " sha256:"  # between the name and the digest of a plugin, in a run's configuration
 
 
 def find_device(name: str) -> torch.device:
@@ -65,15 +70,47 @@ def parse_changes(given: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in (change.partition("=") for change in given or ())}
 
 
-def load_plugins(paths: list[Path] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Run the files that register own operators or variants."""
-    for path in paths or ():
-        if not Path(path).is_file():
-            raise InputError(f"no plugin file at {path}")
+def load_plugins(paths: Sequence[Path] | None, runs: Sequence[Run] = ()) -> tuple[str, ...]:
+    """Run the plugin files that the user named, and no other, and return the name and digest of each.
+
+    A run folder says which plugins it was trained with. It never makes this command run them: the user names them.
+
+    Args:
+        paths: The files.
+        runs: The runs that need their plugins.
+
+    Raises:
+        InputError: A file is missing, fails, or is not the one that a run was trained with, or a run's plugin was not named.
+
+    """
+    named = {path: _plugin_identity(path) for path in paths or ()}
+    for run in runs:
+        for plugin in run.config.plugins:
+            _check_plugin(plugin, run, named)
+    for path in named:
         try:
             runpy.run_path(str(path))
         except Exception as error:  # whatever a user's own code may raise
-            own = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
-            line = getattr(error, "lineno", None) or (own[-1] if own else "?")
+            lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
+            line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
             raise InputError(f"plugin {path}, line {line}: {type(error).__name__}: {error}; mend it") from error
-    return tuple(str(Path(path).resolve()) for path in paths or ())
+    return tuple(named.values())
+
+
+def _plugin_identity(path: Path) -> str:
+    if not path.is_file():
+        raise InputError(f"no plugin file at {path}")
+    return f"{path.name}{DIGEST}{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def _check_plugin(plugin: str, run: Run, named: Mapping[Path, str]) -> None:
+    """Refuse a run whose plugin the user did not name, or named another file for."""
+    name, _, digest = plugin.partition(DIGEST)
+    name = Path(name).name  # run folders of format 2 hold a path
+    if digest and plugin in named.values():
+        return
+    same_name = [path for path in named if path.name == name]
+    if not same_name:
+        raise InputError(f"{run.folder} was trained with plugin {name}, which runs only if you name it: add --plugin {name}")
+    if digest:
+        raise InputError(f"plugin {same_name[0]} is not the file that {run.folder} was trained with: name that one")

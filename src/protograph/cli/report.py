@@ -10,7 +10,7 @@ from protograph._internal.files import write_atomically
 from protograph._internal.progress import Progress
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.evaluate import dataset_of
-from protograph.cli.options import AsJson, Device, Root, find_device
+from protograph.cli.options import AsJson, Device, Plugins, Root, find_device, load_plugins
 from protograph.evaluation.confusions import collect, related_labels
 from protograph.evaluation.metrics import evaluation_spec
 from protograph.paper.page import results_document
@@ -32,6 +32,7 @@ def report_command(
         typer.Option(help="For a run, the number of test episodes to evaluate. (default: 600)", min=1, show_default=False),
     ] = None,
     device: Device = "auto",
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Write an HTML page on a run or on all results.
@@ -44,10 +45,10 @@ def report_command(
         raise InputError(f"cannot write {out}: give a name that ends in .html")
     progress = ShownProgress(quiet=as_json)
     if (source / "config.json").exists():
-        title, blocks = page_of_run(source, root, episodes or 600, device, progress)
+        title, blocks = page_of_run(Run.open(source), root, episodes or 600, device, plugin, progress)
     elif any(source.glob("*/*-shot")):
-        if episodes or device != "auto":
-            raise InputError("--episodes and --device apply to a run and would be ignored for results: leave them out")
+        if episodes or device != "auto" or plugin:
+            raise InputError("--episodes, --device and --plugin are for a run and would be ignored for results: leave them out")
         title, blocks = "Results", results_document(source, root, progress)
     else:
         raise InputError(f"{source} is neither a run folder nor a ledger: name a folder that `train` or `reproduce` wrote")
@@ -55,12 +56,14 @@ def report_command(
     show({"page": str(out)}, None, True) if as_json else print(out)
 
 
-def page_of_run(folder: Path, root: Path | None, episodes: int, device: str, progress: Progress) -> tuple[str, list[Block]]:
+def page_of_run(
+    run: Run, root: Path | None, episodes: int, device: str, plugins: list[Path] | None, progress: Progress
+) -> tuple[str, list[Block]]:
     """Return the title and the contents of the page on a run."""
-    run = Run.open(folder)
+    load_plugins(plugins, [run])
     measures = run.measures
     if measures is None:
-        raise InputError(f"{folder} is not finished: repeat its training command, then this one")
+        raise InputError(f"{run.folder} is not finished: repeat its training command, then this one")
     chosen = find_device(device)
     dataset = dataset_of(run, root, progress)
     model = trained_model(run, dataset)

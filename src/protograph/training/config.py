@@ -15,7 +15,7 @@ from protograph.training.recipes import Recipe, default_backbone, default_recipe
 from protograph.training.settings import typed
 from protograph.variants import find_variant
 
-FORMAT = 2  # of a stored configuration; one without a number has format 1, and the old names of settings
+FORMAT = 3  # of a stored configuration; format 2 has paths of plugins, one without a number also old names of settings
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RunConfig:
         relations: Names or specifications of the relations.
         recipe: The complete recipe.
         fingerprint: Digest of the dataset's contents.
-        plugins: Paths of the plugin files that were loaded.
+        plugins: Name and digest of each plugin file that was loaded.
         relation_digests: Digest of each relation's contents; empty for a relation of the dataset.
         start: Digest of the first stage's weights; empty without one, or before it is trained.
         precision: Precision of the backbone in training and selection, "float32" or "bfloat16".
@@ -104,7 +104,7 @@ def configure(
         backbone: Name of the backbone; by default the dataset's for the recipe.
         relations: Names or specifications of relations; by default the dataset's.
         changes: Settings of the recipe to change, by name.
-        plugins: Paths of the plugin files that were loaded.
+        plugins: Name and digest of each plugin file that was loaded.
         precision: Precision of the backbone, "float32" or "bfloat16".
 
     Raises:
