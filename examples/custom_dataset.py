@@ -1,6 +1,7 @@
 """A dataset of your own: gratings of twelve angles and three widths, drawn here, with a relation between nearby classes.
 
 protograph train --dataset gratings --plugin examples/custom_dataset.py --set ways=3 --set epochs=2
+protograph evaluate RUN --plugin examples/custom_dataset.py
 protograph datasets check gratings --plugin examples/custom_dataset.py
 """
 

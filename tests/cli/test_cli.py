@@ -533,8 +533,8 @@ def test_a_run_folder_runs_no_code(finished: Path, tmp_path: Path, verb: str) ->
     plugin.write_text(f"from pathlib import Path\nPath({str(trace)!r}).write_text('x')")
     config = json.loads((run / "config.json").read_text())
     digest = hashlib.sha256(plugin.read_bytes()).hexdigest()
-    for stored in (str(plugin), f"plugin.py sha256:{digest}"):
-        (run / "config.json").write_text(json.dumps({**config, "plugins": [stored]}))
+    for format_number, stored in ((2, str(plugin)), (3, f"plugin.py sha256:{digest}")):
+        (run / "config.json").write_text(json.dumps({**config, "format": format_number, "plugins": [stored]}))
         check_refused(protograph(verb, run), "trained with plugin plugin.py", "--plugin plugin.py")
     assert not trace.exists()
     (run / "config.json").write_text(json.dumps({**config, "plugins": ["plugin.py sha256:" + "0" * 64]}))

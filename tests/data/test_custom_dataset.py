@@ -40,7 +40,11 @@ def test_the_example_is_trained_on_and_measured_by_name(tmp_path: Path) -> None:
     assert config["recipe"]["name"] == "demo"
     assert (tmp_path / "run" / SPLIT_FILE).exists()
     del DATASETS["gratings"]
-    measured = protograph("evaluate", tmp_path / "run", "--episodes=3", "--json", "--device=cpu")
+    words = ("evaluate", tmp_path / "run", "--episodes=3", "--json", "--device=cpu")
+    refused = protograph(*words)
+    assert refused.exit_code == 2
+    assert "add --plugin custom_dataset.py" in refused.stderr
+    measured = protograph(*words, "--plugin", EXAMPLE)
     assert measured.exit_code == 0, (measured.exception, measured.stderr)
     assert json.loads(measured.stdout)["measures"].keys() >= {"h_mean", "seen_seen"}
 

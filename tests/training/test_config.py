@@ -375,6 +375,20 @@ def test_differences_name_both_values() -> None:
     assert differences(CONFIG, replace(CONFIG)) == []
 
 
+def test_another_plugin_is_a_difference() -> None:
+    ours, other = (replace(CONFIG, plugins=(f"plugin.py sha256:{digest}",)) for digest in ("12", "34"))
+    assert differences(ours, other) == ["plugins is ('plugin.py sha256:34',) there, not ('plugin.py sha256:12',)"]
+    assert differences(ours, replace(CONFIG, plugins=())) != []
+
+
+def test_a_plugin_of_format_2_is_known_by_its_name() -> None:
+    """Format 2 held paths; a run of that time goes on with the plugin of the same name."""
+    stored = RunConfig.from_dict({**CONFIG.to_dict(), "format": 2, "plugins": ["/home/me/plugin.py"]})
+    assert stored.plugins == ("plugin.py",)
+    assert differences(replace(CONFIG, plugins=("plugin.py sha256:12",)), stored) == []
+    assert differences(replace(CONFIG, plugins=("other.py sha256:12",)), stored) != []
+
+
 def test_the_paper_recipe_drops_its_rate_after_epochs_20_40_50_60() -> None:
     rates = {epoch: learning_rate_at(PAPER, epoch * PAPER.steps) for epoch in range(PAPER.epochs)}
     expected = {

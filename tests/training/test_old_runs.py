@@ -13,7 +13,7 @@ from protograph._internal.old_names import RECIPE_SETTINGS
 from protograph.data import Augmentation, Dataset, FeatureStore, Pool
 from protograph.relations import MatrixRelation
 from protograph.training import loop
-from protograph.training.config import configure
+from protograph.training.config import FORMAT, configure
 from protograph.training.recipes import SETTINGS
 from protograph.training.run import Run
 from protograph.training.stages import train
@@ -84,9 +84,9 @@ def test_an_old_run_that_was_killed_goes_on_and_ends_as_it_would_have(tmp_path: 
 
 def test_a_configuration_of_a_later_format_is_refused(tmp_path: Path) -> None:
     config = Run.open(OLD_RUNS / "killed").config.to_dict()
-    assert config["format"] == 2
-    (tmp_path / "config.json").write_text(json.dumps({**config, "format": 3}))
-    with pytest.raises(InputError, match=r"config\.json .*format 3.*install a newer one"):
+    assert config["format"] == FORMAT
+    (tmp_path / "config.json").write_text(json.dumps({**config, "format": FORMAT + 1}))
+    with pytest.raises(InputError, match=rf"config\.json .*format {FORMAT + 1}.*install a newer one"):
         Run.open(tmp_path)
 
 

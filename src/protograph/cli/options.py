@@ -12,6 +12,7 @@ import typer
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.device import PRECISIONS, best_device, best_precision
+from protograph.training.config import PLUGIN_DIGEST
 from protograph.training.recipes import SETTINGS
 from protograph.training.run import Run
 
@@ -39,8 +40,6 @@ Plugins = Annotated[
         show_default=False,
     ),
 ]
-
-DIGEST = " sha256:"  # between the name and the digest of a plugin, in a run's configuration
 
 
 def find_device(name: str) -> torch.device:
@@ -100,13 +99,12 @@ def load_plugins(paths: Sequence[Path] | None, runs: Sequence[Run] = ()) -> tupl
 def _plugin_identity(path: Path) -> str:
     if not path.is_file():
         raise InputError(f"no plugin file at {path}")
-    return f"{path.name}{DIGEST}{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return f"{path.name}{PLUGIN_DIGEST}{hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
 def _check_plugin(plugin: str, run: Run, named: Mapping[Path, str]) -> None:
     """Refuse a run whose plugin the user did not name, or named another file for."""
-    name, _, digest = plugin.partition(DIGEST)
-    name = Path(name).name  # run folders of format 2 hold a path
+    name, _, digest = plugin.partition(PLUGIN_DIGEST)
     if digest and plugin in named.values():
         return
     same_name = [path for path in named if path.name == name]

@@ -16,6 +16,7 @@ from protograph.training.settings import typed
 from protograph.variants import find_variant
 
 FORMAT = 3  # of a stored configuration; format 2 has paths of plugins, one without a number also old names of settings
+PLUGIN_DIGEST = " sha256:"  # between the name and the digest of a plugin
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class RunConfig:
             raise InputError(f"it has format {values['format']}, and this version reads up to {FORMAT}: install a newer one")
         recipe = typed(Recipe("unnamed"), renamed(values["recipe"], RECIPE_SETTINGS), "recipe")
         rest = {name: value for name, value in values.items() if name not in ("recipe", "format")}
+        if values.get("format", 1) < 3:
+            rest["plugins"] = [Path(path).name for path in rest.get("plugins", ())]
         return typed(cls("", "", 1, 0, "", (), recipe), rest, "configuration")
 
 
@@ -151,6 +154,8 @@ def differences(config: RunConfig, stored: RunConfig) -> list[str]:
     for prefix, left, right in (("", config, stored), ("recipe.", config.recipe, stored.recipe)):
         for field in fields(left):
             ours, theirs = getattr(left, field.name), getattr(right, field.name)
+            if field.name == "plugins" and not any(PLUGIN_DIGEST in plugin for plugin in theirs):  # format 2 has names alone
+                ours = tuple(plugin.partition(PLUGIN_DIGEST)[0] for plugin in ours)
             if ours != theirs and field.name != "recipe":
                 lines.append(f"{prefix}{field.name} is {theirs!r} there, not {ours!r}")
     return lines
