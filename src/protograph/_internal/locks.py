@@ -52,10 +52,11 @@ def hold_lock(path: Path, subject: object, remedy: str, wait: float = 0.0) -> It
 
 
 def _sign(descriptor: int) -> None:
-    """Write the holder's name into the lock file."""
+    """Write the holder's name into the lock file, over an older one, so that a reader never sees an empty file in between."""
     now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {now}".encode())
+    name = f"process {os.getpid()} on {socket.gethostname()} since {now}".encode()
+    os.write(descriptor, name)
+    os.ftruncate(descriptor, len(name))
 
 
 def _holder(path: Path) -> str:
