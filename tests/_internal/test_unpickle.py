@@ -1,5 +1,6 @@
 import os
 import pickle
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,49 @@ def test_a_damaged_pickle_is_named(tmp_path: Path, content: bytes) -> None:
 def test_something_else_than_a_dictionary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds a list, not a dictionary"):
         read_pickled_arrays(dump(tmp_path / "own.pkl", [1, 2]))
+
+
+ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR"
+TEXT = b"S'" + b"x" * 8 + b"'\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x03}U\x01acnumpy\nndarray\n(K\x01\x85U\x01OC\x08" + b"A" * 8 + b"tRs.",  # an array of addresses
+        ARRAY + b"(I1\n(I1\ntcnumpy\ndtype\n(S'O8'\ntRI00\n" + TEXT + b"tb.",  # an array of addresses, by its state
+        ARRAY + b"(I1\n(I1000000000\ntcnumpy\ndtype\n(S'u1'\ntRI00\n" + TEXT + b"tb.",  # more bytes than it has
+        ARRAY + b"(I1\n(I-8\nI-1\ntcnumpy\ndtype\n(S'u1'\ntRI00\n" + TEXT + b"tb.",
+        ARRAY + b"(I1\n(I1000000000\ntcnumpy\ndtype\n(S'S0'\ntRI00\nS''\ntb.",  # elements without size
+        b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(S'O8'\ntR" + TEXT + b"tR.",
+        b"cnumpy\ndtype\n(S'u1'\ntR(I3\nS'<'\n(S'a'\nt(dI8\nI8\nI0\ntb.",  # a dtype with fields
+        b"cnumpy\ndtype\n(N(dS'__defaults__'\nI1\nstb.",  # the state of a function
+        b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".",  # a byte array of a terabyte
+        b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b".",
+        b"\x80\x02" + b"r\xff\xff\xff\xfe" + b".",  # a memo of four billion entries
+    ],
+    ids=range(11),
+)
+def test_a_forged_state_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "evil.pkl").write_bytes(content)
+    with pytest.raises(InputError, match=r"evil\.pkl is not a readable pickle"):
+        read_pickled_arrays(tmp_path / "evil.pkl")
+
+
+def test_a_small_file_cannot_make_much_of_few_bytes(tmp_path: Path) -> None:
+    again = b"c_codecs\nencode\n(g0\nS'latin1'\ntR"
+    (tmp_path / "evil.pkl").write_bytes(b"(V" + b"x" * 10_000 + b"\np0\n" + again * 100 + b"l.")
+    with pytest.raises(InputError, match="its content is larger than the file"):
+        read_pickled_arrays(tmp_path / "evil.pkl")
+
+
+@pytest.mark.parametrize("dtype", [">i4", "<f8", "?", "S3", "<U2", "uint16"])
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_other_numbers_and_text_come_back(tmp_path: Path, dtype: str, protocol: int) -> None:
+    array = np.arange(6).reshape(3, 2).astype(dtype)
+    content = {"a": array, "b": OrderedDict([("c", array[0, 1])]), "d": {"e": [array.T]}}
+    path = dump(tmp_path / "own.pkl", content, protocol=protocol)
+    found, array = read_pickled_arrays(path), pickle.loads(path.read_bytes())["a"]
+    for loaded, expected in ((found["a"], array), (found["b"]["c"], array[0, 1]), (found["d"]["e"][0], array.T)):
+        assert np.array_equal(loaded, expected)
+        assert loaded.dtype == expected.dtype
