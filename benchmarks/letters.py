@@ -21,10 +21,11 @@ from protograph.data import open_dataset
 from protograph.device import best_device
 from protograph.episodes import fixed_episodes, seeded
 from protograph.evaluation.metrics import EVALUATION_SEED, episode_measures, evaluation_spec, extract, measure
-from protograph.training.config import configure
+from protograph.training.optimiser import make_optimiser
 from protograph.training.run import environment
+from protograph.training.run_config import configure
 from protograph.training.setup import make_model, training_spec
-from protograph.training.step import TrainingStep, make_optimiser
+from protograph.training.step import TrainingStep
 from protograph.variants import find_variant
 
 

@@ -30,9 +30,9 @@ from protograph.data.splits import divide_images, draw_by_index
 from protograph.device import best_device, best_precision
 from protograph.evaluation.metrics import PAPER_MEASURES as MEASURES
 from protograph.evaluation.metrics import extract
-from protograph.training.config import configure
 from protograph.training.recipes import STRONG, default_backbone
 from protograph.training.run import Run
+from protograph.training.run_config import configure
 from protograph.training.setup import trained_model
 from protograph.training.stages import train
 from report import Section, measure_sections, options

@@ -58,11 +58,12 @@ from protograph.evaluation.metrics import (
 from protograph.nn.backbones import Conv4, build_backbone
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import MatrixRelation
-from protograph.training.config import RunConfig, configure
+from protograph.training.optimiser import make_optimiser
 from protograph.training.recipes import PAPER, RECIPES, Recipe
 from protograph.training.run import Run
+from protograph.training.run_config import RunConfig, configure
 from protograph.training.setup import make_model, trained_model, training_spec
-from protograph.training.step import TrainingStep, make_optimiser
+from protograph.training.step import TrainingStep
 from protograph.variants import build, find_variant
 from report import Section, measure_sections, options
 

@@ -12,8 +12,8 @@ from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Po
 from protograph.data.datasets.letters import open_letters
 from protograph.device import TRITON
 from protograph.relations import MatrixRelation
-from protograph.training.config import RunConfig
 from protograph.training.recipes import Recipe
+from protograph.training.run_config import RunConfig
 from protograph.variants import find_variant
 
 # On tensors as small as these, threads only wait for one another, and for long on a busy machine. Subprocesses inherit it.

@@ -10,9 +10,10 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph.data import Dataset, FeatureStore
 from protograph.device import WARM_UP, RepeatedStep, has_triton, plain_requested
-from protograph.training.config import RunConfig
+from protograph.training.optimiser import make_optimiser
+from protograph.training.run_config import RunConfig
 from protograph.training.setup import make_model, training_spec
-from protograph.training.step import TrainingStep, can_be_recorded, make_optimiser
+from protograph.training.step import TrainingStep, can_be_recorded
 from protograph.variants import find_variant
 
 Make = Callable[..., RunConfig]

@@ -45,12 +45,12 @@ from .relations import SentenceRelation as SentenceRelation
 from .relations import UnicodeRelation as UnicodeRelation
 from .relations import WordNetRelation as WordNetRelation
 from .relations import register_relation as register_relation
-from .training.config import RunConfig as RunConfig
-from .training.config import configure as configure
 from .training.recipes import RECIPES as RECIPES
 from .training.recipes import Recipe as Recipe
 from .training.recipes import register_recipe as register_recipe
 from .training.recipes import resolve_recipe as resolve_recipe
+from .training.run_config import RunConfig as RunConfig
+from .training.run_config import configure as configure
 from .training.stages import train as train
 from .variants import AUX as AUX
 from .variants import VARIANTS as VARIANTS

@@ -13,7 +13,7 @@ from protograph.evaluation.metrics import EVALUATION_SEED, EvaluationSizes, eval
 from protograph.nn.graph import GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context
-from protograph.training.config import RunConfig
+from protograph.training.run_config import RunConfig
 from protograph.training.setup import make_model
 
 EPISODES = 7

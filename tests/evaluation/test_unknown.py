@@ -1,3 +1,4 @@
+from itertools import product
 from statistics import fmean, pstdev
 
 import pytest
@@ -7,8 +8,36 @@ from protograph._internal.errors import InputError
 from protograph.data import Dataset
 from protograph.episodes import fixed_episodes
 from protograph.evaluation.metrics import EvaluationSizes, evaluation_spec
-from protograph.evaluation.unknown import evaluate_unknown, with_unknown
+from protograph.evaluation.unknown import auroc, evaluate_unknown, false_alarm_threshold, with_unknown
 from protograph.nn.model import GraphPrototypeNetwork
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.1, 0.5])
+def test_of_new_scores_like_the_held_out_ones_so_many_fall_below(rate: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    held_out, new = torch.randn(20_000, generator=generator), torch.randn(20_000, generator=generator)
+    threshold = false_alarm_threshold(held_out, rate)
+    assert (new < threshold).float().mean().item() == pytest.approx(rate, abs=0.01)
+
+
+def test_the_threshold_is_a_held_out_score_and_too_few_have_none() -> None:
+    scores = torch.tensor([0.9, 0.1, 0.5, 0.7])
+    assert false_alarm_threshold(scores, 0.4) == pytest.approx(0.5)  # 2 of 5 places below it
+    with pytest.raises(InputError, match=r"4 images can be held out .* until 9 can be"):
+        false_alarm_threshold(scores, 0.1)
+    for rate in (0.0, 1.0, -0.5):
+        with pytest.raises(InputError, match=f"between 0 and 1, not {rate}"):
+            false_alarm_threshold(scores, rate)
+
+
+def test_auroc_is_the_share_of_pairs_in_order() -> None:
+    generator = torch.Generator().manual_seed(0)
+    known, unknown = (torch.randint(0, 9, (3, size), generator=generator).float() for size in (7, 5))
+    for row in range(3):
+        pairs = list(product(known[row].tolist(), unknown[row].tolist()))
+        expected = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs) / len(pairs)
+        assert auroc(known, unknown)[row].item() == pytest.approx(expected)
+    assert auroc(torch.tensor([2.0, 3.0]), torch.tensor([1.0])).item() == 1.0
 
 
 def test_unknown_images_are_of_novel_classes_outside_the_episode(toy: Dataset) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from protograph.data import Dataset
 from protograph.nn.backbones import BACKBONES, Backbone, batch_norm_parts, build_backbone, embed_parts, register_backbone
-from protograph.training.config import RunConfig, configure
+from protograph.training.run_config import RunConfig, configure
 from protograph.training.setup import make_model
 from protograph.training.stages import train
 

@@ -19,8 +19,8 @@ from protograph.paper.published import Cell
 from protograph.paper.statistics import Difference
 from protograph.paper.summary import summary_blocks
 from protograph.report.document import as_markdown
-from protograph.training.config import RunConfig
 from protograph.training.recipes import default_backbone, resolve_recipe
+from protograph.training.run_config import RunConfig
 from protograph.variants import find_variant
 
 ENVIRONMENT = {"protograph": "0", "python": "3", "torch": "2", "platform": "here", "threads": 1, "gpu": None}

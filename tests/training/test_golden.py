@@ -2,7 +2,7 @@
 
 In float64, in which processors end alike: in float32 their rounding differs, and ten steps make a hundredth of the loss of it.
 
-After a change that is meant to alter them: `python tests/test_golden.py` writes golden.json anew.
+After a change that is meant to alter them: `python tests/training/test_golden.py` writes golden.json anew.
 """
 
 import json
@@ -19,9 +19,10 @@ from torch import Tensor
 from protograph.data import ImageStore, open_dataset
 from protograph.episodes import fixed_episodes, seeded
 from protograph.evaluation.metrics import evaluation_spec, measure
-from protograph.training.config import configure
+from protograph.training.optimiser import learning_rate_at, make_optimiser
+from protograph.training.run_config import configure
 from protograph.training.setup import make_model, training_spec
-from protograph.training.step import TrainingStep, learning_rate_at, make_optimiser
+from protograph.training.step import TrainingStep
 from protograph.variants import find_variant
 
 GOLDEN = Path(__file__).with_name("golden.json")

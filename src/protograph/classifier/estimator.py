@@ -33,8 +33,8 @@ from protograph.classifier.model_file import Contents, locked, read_model, varia
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
 from protograph.encoders import Encoder, open_encoder
-from protograph.evaluation.calibration import auroc, check_rate, false_alarm_threshold
 from protograph.evaluation.metrics import EvaluationSizes, choose_bias, extract
+from protograph.evaluation.unknown import auroc, check_rate, false_alarm_threshold
 from protograph.nn.backbones import Centred
 from protograph.relations import ClassHint, keep_relations, parse_hints
 from protograph.training.run import Run

@@ -30,8 +30,8 @@ from protograph.cli.train import run_training
 from protograph.data import open_dataset
 from protograph.encoders import BACKBONE_NAMES, check_trainable, open_encoder
 from protograph.nn.backbones import BACKBONES
-from protograph.training.config import configure
 from protograph.training.recipes import stage_before
+from protograph.training.run_config import configure
 
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier

@@ -1,1 +1,1 @@
-"""Measures, calibration, and what a model confuses."""
+"""Measures, the balance of seen and novel classes, the answer "unknown", and what a model confuses."""

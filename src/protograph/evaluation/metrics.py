@@ -16,7 +16,7 @@ from protograph._internal.progress import Progress, Silent
 from protograph.data.dataset import Dataset, Pool
 from protograph.data.store import Store
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes
-from protograph.evaluation.calibration import Margins, harmonic_mean, join
+from protograph.evaluation.balance import Margins, harmonic_mean, join
 from protograph.nn.classify import SquaredDistance
 from protograph.nn.model import GraphPrototypeNetwork
 

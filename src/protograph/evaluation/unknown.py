@@ -1,16 +1,57 @@
-"""How well images of unknown classes are told from those of known ones."""
+"""The answer "unknown": its threshold, and how well images of unknown classes are told from those of known ones.
 
+Shapes: n images, m others.
+"""
+
+import math
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.data.dataset import Dataset, Pool
 from protograph.episodes import Episodes, seeded
-from protograph.evaluation.calibration import auroc
 from protograph.evaluation.metrics import EvaluationSizes, Measure, cached, episode_batches
 from protograph.nn.model import GraphPrototypeNetwork
+
+
+def false_alarm_threshold(scores: Tensor, rate: float) -> float:
+    """Return the score below which images count as unknown.
+
+    Args:
+        scores: the scores [n] of known images that were held out
+        rate: at most this share of known images like these counts as unknown
+
+    Raises:
+        InputError: the rate is not between 0 and 1, or there are too few images for it
+
+    """
+    check_rate(rate)
+    rejected = int(rate * (len(scores) + 1))
+    if not rejected:
+        raise InputError(
+            f"{len(scores)} images can be held out to calibrate 'unknown', of which not even one may be lost at the rate "
+            f"{rate:g}: give classes more images until {math.ceil(1 / rate) - 1} can be (a fifth of each, where it has three "
+            "or more), or choose a higher rate"
+        )
+    return scores.sort().values[rejected - 1].item()
+
+
+def check_rate(rate: float) -> None:
+    """Refuse a false-alarm rate that is not between 0 and 1."""
+    if not 0 < rate < 1:
+        raise InputError(
+            f"the false-alarm rate must lie between 0 and 1, not {rate}: with 0.05, 1 known image in 20 is rejected as unknown"
+        )
+
+
+def auroc(known: Tensor, unknown: Tensor) -> Tensor:
+    """Return the probability [...] that a known score [..., n] is higher than an unknown one [..., m]; ties count half."""
+    ordered = unknown.sort(-1).values.contiguous()
+    below, at_most = (torch.searchsorted(ordered, known.contiguous(), right=right) for right in (False, True))
+    return (below + at_most).double().sum(-1) / (2 * known.shape[-1] * unknown.shape[-1])
 
 
 def with_unknown(episodes: Episodes, novel: Pool, seed: int) -> Episodes:

@@ -23,7 +23,7 @@ from protograph.paper.trials import Trials
 from protograph.paper.verdicts import Finding, Outcome, differences_text
 from protograph.report.document import MARKS, Table, plain
 from protograph.training.loop import SCALE
-from protograph.training.step import is_operator_scalar
+from protograph.training.optimiser import is_operator_scalar
 from protograph.variants import find_variant
 
 JUDGED = ("h_mean", "joint_joint")  # the measures that a cell is judged by

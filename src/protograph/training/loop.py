@@ -31,11 +31,12 @@ from protograph.evaluation.metrics import (
     measures_as_json,
 )
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.training.config import RunConfig
+from protograph.training.optimiser import learning_rate_at, make_optimiser, set_learning_rate
 from protograph.training.recipes import Recipe
 from protograph.training.run import Checkpoint, Run
+from protograph.training.run_config import RunConfig
 from protograph.training.setup import load_first_stage, load_weights, plan_training, set_parameters
-from protograph.training.step import TrainingStep, learning_rate_at, make_optimiser, set_learning_rate
+from protograph.training.step import TrainingStep
 from protograph.variants import find_variant
 
 VALIDATION_SEED = 20_180_618

@@ -13,7 +13,7 @@ from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.old_names import RECIPE_SETTINGS
 from protograph.data.registry import DATASETS, IN_MEMORY
 from protograph.episodes import QueryScheme
-from protograph.training.settings import typed
+from protograph.training.parsing import typed
 from protograph.variants import Variant, find_variant
 
 

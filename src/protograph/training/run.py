@@ -24,7 +24,7 @@ from protograph._internal.files import unfinished, write_atomically, write_json
 from protograph._internal.old_names import EPOCH_KEYS, renamed
 from protograph._internal.sealed import seal, tensors_digest, unseal, with_prefix
 from protograph._version import __version__
-from protograph.training.config import RunConfig, differences
+from protograph.training.run_config import RunConfig, differences
 
 
 def run_path(dataset: str, shots: int | None, variant: str, recipe: str, seed: int, relations: Sequence[str] = ()) -> Path:

@@ -15,9 +15,9 @@ from protograph.evaluation.metrics import MEASURES, evaluation_spec
 from protograph.nn.backbones import Centred
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import check_similarities, open_relations
-from protograph.training.config import RunConfig
 from protograph.training.recipes import Recipe, can_be_pretrained, stage_before
 from protograph.training.run import Run
+from protograph.training.run_config import RunConfig
 from protograph.variants import Variant, build, find_variant
 
 

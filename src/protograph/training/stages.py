@@ -11,7 +11,6 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress, Silent
 from protograph.data import Dataset
 from protograph.device import best_device
-from protograph.training.config import RunConfig, configure
 from protograph.training.loop import train_stage
 from protograph.training.recipes import (
     RECIPES,
@@ -22,6 +21,7 @@ from protograph.training.recipes import (
     unused_settings,
 )
 from protograph.training.run import Run
+from protograph.training.run_config import RunConfig, configure
 from protograph.training.setup import check_no_start, plan_training
 from protograph.variants import find_variant
 

@@ -1,19 +1,17 @@
 """One training step: draw, embed, take the loss of the variant's objective, and descend its gradient."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protograph.data import Augmentation, ImageStore, Pool, Store
 from protograph.device import PLAIN, TRITON, RepeatedStep
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.training.recipes import Recipe
 from protograph.variants import Variant
 
 Embed = Callable[..., list[Tensor]]  # groups of image indices [...] -> features [..., D] of each
@@ -128,60 +126,6 @@ def episode_logits(episodes: Episodes, embed: Embed, head: Head) -> Tensor:
     """Return joint logits [E, Q, V]. Support and queries pass the backbone together, but batch norm normalises each alone."""
     support, queries = embed(episodes.support, episodes.queries)
     return head(support, episodes.mask, queries, episodes.classes, episodes.seen)
-
-
-def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
-    """Return SGD over all trained parameters, in groups of equal weight decay and factor on the learning rate.
-
-    On a GPU learning rates are tensors on it, so that a recorded step follows them.
-    """
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            decay = recipe.weight_decay if parameter.ndim > 1 or recipe.decay_scalars else 0.0
-            factor = recipe.scalar_learning_rate_factor if is_operator_scalar(name) else 1.0
-            groups.setdefault((decay, factor), []).append(parameter)
-    device = next(model.parameters()).device
-    on_gpu = device.type == "cuda"
-    return torch.optim.SGD(
-        [
-            {
-                "params": parameters,
-                "weight_decay": decay,
-                "factor": factor,
-                "lr": torch.tensor(factor * recipe.learning_rate, device=device) if on_gpu else factor * recipe.learning_rate,
-            }
-            for (decay, factor), parameters in groups.items()
-        ],
-        momentum=recipe.momentum,
-        nesterov=recipe.nesterov,
-        fused=on_gpu,
-    )
-
-
-def is_operator_scalar(name: str) -> bool:
-    """Return whether a parameter, by its name, is a scale or a temperature of operators."""
-    return name.startswith(("operators.", "graph.")) and name.endswith((".scales", ".temperature"))
-
-
-def set_learning_rate(optimiser: torch.optim.SGD, learning_rate: float) -> None:
-    """Set the learning rate of all groups, each with its factor."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(group["factor"] * learning_rate)
-        else:
-            group["lr"] = group["factor"] * learning_rate
-
-
-def learning_rate_at(recipe: Recipe, step: int) -> float:
-    """Return the learning rate of a step, counted from 0."""
-    rate = recipe.learning_rate
-    if recipe.anneal:
-        rate *= 0.5 * (1 + math.cos(math.pi * step / (recipe.epochs * recipe.steps)))
-    for epoch, lower in recipe.learning_rate_drops:
-        if step // recipe.steps >= epoch:
-            rate = lower
-    return rate * min(1.0, (step + 1) / recipe.warmup_steps) if recipe.warmup_steps else rate
 
 
 def can_be_recorded(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpec | Pool) -> bool:

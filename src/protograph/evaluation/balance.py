@@ -1,54 +1,14 @@
-"""The threshold below which images are unknown, and the bias that weighs novel classes against seen ones.
+"""The bias that weighs novel classes against seen ones.
 
-Shapes: E episodes, S seen, V = S + N, Q queries, n images.
+Shapes: E episodes, S seen, V = S + N, Q queries.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from protograph._internal.errors import InputError
-
 BIASES = 400  # candidates of a bias
-
-
-def false_alarm_threshold(scores: Tensor, rate: float) -> float:
-    """Return the score below which images count as unknown.
-
-    Args:
-        scores: the scores [n] of known images that were held out
-        rate: at most this share of known images like these counts as unknown
-
-    Raises:
-        InputError: the rate is not between 0 and 1, or there are too few images for it
-
-    """
-    check_rate(rate)
-    rejected = int(rate * (len(scores) + 1))
-    if not rejected:
-        raise InputError(
-            f"{len(scores)} images can be held out to calibrate 'unknown', of which not even one may be lost at the rate "
-            f"{rate:g}: give classes more images until {math.ceil(1 / rate) - 1} can be (a fifth of each, where it has three "
-            "or more), or choose a higher rate"
-        )
-    return scores.sort().values[rejected - 1].item()
-
-
-def check_rate(rate: float) -> None:
-    """Refuse a false-alarm rate that is not between 0 and 1."""
-    if not 0 < rate < 1:
-        raise InputError(
-            f"the false-alarm rate must lie between 0 and 1, not {rate}: with 0.05, 1 known image in 20 is rejected as unknown"
-        )
-
-
-def auroc(known: Tensor, unknown: Tensor) -> Tensor:
-    """Return the probability [...] that a known score [..., n] is higher than an unknown one [..., m]; ties count half."""
-    ordered = unknown.sort(-1).values.contiguous()
-    below, at_most = (torch.searchsorted(ordered, known.contiguous(), right=right) for right in (False, True))
-    return (below + at_most).double().sum(-1) / (2 * known.shape[-1] * unknown.shape[-1])
 
 
 def harmonic_mean(left: Tensor, right: Tensor) -> Tensor:

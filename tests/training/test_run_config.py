@@ -15,7 +15,7 @@ from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.runner import GridRun
-from protograph.training.config import RunConfig, configure, differences, read_toml
+from protograph.training.parsing import typed
 from protograph.training.recipes import (
     DEFAULT_RECIPES,
     DEMO,
@@ -31,9 +31,8 @@ from protograph.training.recipes import (
     unused_settings,
     uses_setting,
 )
-from protograph.training.settings import typed
+from protograph.training.run_config import RunConfig, configure, differences, read_toml
 from protograph.training.stages import configure_first_stage
-from protograph.training.step import learning_rate_at
 from protograph.variants import VARIANTS, find_variant
 
 CONFIG = RunConfig("letters", "gcgpn-aux", 5, 3, "conv4-32", ("unicode", "own.csv"), PAPER, "abc", ("plugin.py",))
@@ -77,33 +76,6 @@ def test_a_missing_or_broken_toml_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("epochs = = 3")
     with pytest.raises(InputError, match=r"broken\.toml is not TOML.*line 1"):
         read_toml(tmp_path / "broken.toml")
-
-
-def test_command_line_values_are_read_by_the_setting_s_type() -> None:
-    changed = typed(PAPER, {"epochs": "4", "learning_rate": "0.5", "nesterov": "False", "query_scheme": "per-class"}, "recipe")
-    assert changed == replace(PAPER, epochs=4, learning_rate=0.5, nesterov=False, query_scheme="per-class")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "nearest"), [("epoch", "epochs"), ("weightdecay", "weight_decay"), ("Learning_rate", "learning_rate")]
-)
-def test_an_unknown_setting_shows_the_nearest_names(wrong: str, nearest: str) -> None:
-    with pytest.raises(InputError, match=f"'{wrong}'.*did you mean .*{nearest}"):
-        typed(PAPER, {wrong: 3}, "recipe")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("epochs", "three"), ("epochs", 2.5), ("epochs", "2.5"), ("epochs", True),
-        ("learning_rate", "fast"), ("learning_rate", True),
-        ("anneal", "maybe"), ("anneal", 1), ("learning_rate_drops", 3), ("learning_rate_drops", "20"),
-        ("query_scheme", 3), ("name", 3),
-    ],
-)  # fmt: skip
-def test_a_value_of_the_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(InputError, match=f"'{name}'"):
-        typed(PAPER, {name: value}, "recipe")
 
 
 @pytest.mark.parametrize(
@@ -387,53 +359,6 @@ def test_a_plugin_of_format_2_is_known_by_its_name() -> None:
     assert stored.plugins == ("plugin.py",)
     assert differences(replace(CONFIG, plugins=("plugin.py sha256:12",)), stored) == []
     assert differences(replace(CONFIG, plugins=("other.py sha256:12",)), stored) != []
-
-
-def test_the_paper_recipe_drops_its_rate_after_epochs_20_40_50_60() -> None:
-    rates = {epoch: learning_rate_at(PAPER, epoch * PAPER.steps) for epoch in range(PAPER.epochs)}
-    expected = {
-        0: 0.1,
-        19: 0.1,
-        20: 0.006,
-        39: 0.006,
-        40: 0.0012,
-        49: 0.0012,
-        50: 0.00024,
-        59: 0.00024,
-        60: 0.000048,
-        74: 0.000048,
-    }
-    assert {epoch: rates[epoch] for epoch in expected} == expected
-    assert learning_rate_at(PAPER, 20 * PAPER.steps - 1) == 0.1
-
-
-def test_annealing_follows_half_a_cosine_to_zero() -> None:
-    recipe = Recipe("own", epochs=4, steps=25, learning_rate=0.4, anneal=True)
-    rates = [learning_rate_at(recipe, step) for step in range(100)]
-    assert rates[0] == 0.4
-    assert rates[50] == pytest.approx(0.2)
-    assert rates[25] == pytest.approx(0.2 + 0.2 * math.sqrt(0.5))
-    assert rates == sorted(rates, reverse=True)
-    assert 0 < rates[-1] < 0.001
-
-
-def test_warm_up_rises_evenly_to_the_rate_it_then_leaves_alone() -> None:
-    recipe = Recipe("own", epochs=4, steps=25, learning_rate=0.4, warmup_steps=8)
-    rates = [learning_rate_at(recipe, step) for step in range(100)]
-    assert rates[:8] == pytest.approx([0.4 * (step + 1) / 8 for step in range(8)])
-    assert set(rates[8:]) == {0.4}
-    annealed = replace(recipe, anneal=True)
-    assert learning_rate_at(annealed, 3) == pytest.approx(0.5 * learning_rate_at(replace(annealed, warmup_steps=0), 3))
-
-
-def test_drops_come_from_the_command_line_too() -> None:
-    assert typed(PAPER, {"learning_rate_drops": "[[5, 0.01], [8, 1e-3]]"}, "recipe").learning_rate_drops == (
-        (5, 0.01),
-        (8, 0.001),
-    )
-    for wrong in ("5:0.01", "7", "[5]"):
-        with pytest.raises(InputError, match="learning_rate_drops"):
-            typed(PAPER, {"learning_rate_drops": wrong}, "recipe")
 
 
 @pytest.mark.parametrize("setting", ["temperature", "relation_temperature"])

@@ -11,8 +11,8 @@ from protograph._internal.old_names import RECIPE_SETTINGS, renamed
 from protograph.data import Dataset
 from protograph.device import PRECISIONS
 from protograph.relations import RelationSpec, canonical_name
+from protograph.training.parsing import typed
 from protograph.training.recipes import Recipe, default_backbone, default_recipe_name, resolve_recipe, uses_setting
-from protograph.training.settings import typed
 from protograph.variants import find_variant
 
 FORMAT = 3  # of a stored configuration; format 2 has paths of plugins, one without a number also old names of settings

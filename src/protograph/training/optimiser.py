@@ -1,0 +1,62 @@
+"""The optimiser, and the learning rate of each step."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from protograph.training.recipes import Recipe
+
+
+def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
+    """Return SGD over all trained parameters, in groups of equal weight decay and factor on the learning rate.
+
+    On a GPU learning rates are tensors on it, so that a recorded step follows them.
+    """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            decay = recipe.weight_decay if parameter.ndim > 1 or recipe.decay_scalars else 0.0
+            factor = recipe.scalar_learning_rate_factor if is_operator_scalar(name) else 1.0
+            groups.setdefault((decay, factor), []).append(parameter)
+    device = next(model.parameters()).device
+    on_gpu = device.type == "cuda"
+    return torch.optim.SGD(
+        [
+            {
+                "params": parameters,
+                "weight_decay": decay,
+                "factor": factor,
+                "lr": torch.tensor(factor * recipe.learning_rate, device=device) if on_gpu else factor * recipe.learning_rate,
+            }
+            for (decay, factor), parameters in groups.items()
+        ],
+        momentum=recipe.momentum,
+        nesterov=recipe.nesterov,
+        fused=on_gpu,
+    )
+
+
+def is_operator_scalar(name: str) -> bool:
+    """Return whether a parameter, by its name, is a scale or a temperature of operators."""
+    return name.startswith(("operators.", "graph.")) and name.endswith((".scales", ".temperature"))
+
+
+def set_learning_rate(optimiser: torch.optim.SGD, learning_rate: float) -> None:
+    """Set the learning rate of all groups, each with its factor."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(group["factor"] * learning_rate)
+        else:
+            group["lr"] = group["factor"] * learning_rate
+
+
+def learning_rate_at(recipe: Recipe, step: int) -> float:
+    """Return the learning rate of a step, counted from 0."""
+    rate = recipe.learning_rate
+    if recipe.anneal:
+        rate *= 0.5 * (1 + math.cos(math.pi * step / (recipe.epochs * recipe.steps)))
+    for epoch, lower in recipe.learning_rate_drops:
+        if step // recipe.steps >= epoch:
+            rate = lower
+    return rate * min(1.0, (step + 1) / recipe.warmup_steps) if recipe.warmup_steps else rate
