@@ -1,6 +1,7 @@
 """The public names: type checkers read this file, and `__init__.py` looks up in it where to import a name from."""
 
 from ._internal.errors import InputError as InputError
+from ._internal.progress import Progress as Progress
 from ._version import __version__ as __version__
 from .classifier.estimator import Classifier as Classifier
 from .data import Dataset as Dataset
@@ -27,14 +28,17 @@ from .nn.backbones import batch_norm_parts as batch_norm_parts
 from .nn.backbones import register_backbone as register_backbone
 from .nn.classify import CosineClassifier as CosineClassifier
 from .nn.classify import SquaredDistance as SquaredDistance
+from .nn.classify import normalise as normalise
 from .nn.graph import GraphBlock as GraphBlock
 from .nn.graph import GraphLayer as GraphLayer
 from .nn.model import GraphPrototypeNetwork as GraphPrototypeNetwork
 from .nn.operators import Context as Context
+from .nn.operators import Edges as Edges
 from .nn.operators import Operator as Operator
 from .nn.operators import Similarity as Similarity
 from .nn.operators import Softmax as Softmax
 from .nn.operators import Weights as Weights
+from .nn.operators import without_row as without_row
 from .relations import AttributeRelation as AttributeRelation
 from .relations import EdgeRelation as EdgeRelation
 from .relations import EmbeddingRelation as EmbeddingRelation
@@ -55,6 +59,7 @@ from .training.stages import train as train
 from .variants import AUX as AUX
 from .variants import VARIANTS as VARIANTS
 from .variants import Op as Op
+from .variants import Parts as Parts
 from .variants import Variant as Variant
 from .variants import build as build
 from .variants import find_variant as find_variant

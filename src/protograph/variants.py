@@ -249,6 +249,10 @@ def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:
         )
     built = OPERATORS[op.kind](parts, **op.options)
     operators = built if isinstance(built, list) else [built]
+    if wrong := [type(operator).__name__ for operator in operators if not isinstance(operator, Operator)]:
+        raise InputError(
+            f"operator '{op.kind}' is built as a {wrong[0]}, not as an Operator: derive it from protograph.Operator"
+        )
     if op.order > 1:
         operators = [Power(operator, op.order) for operator in operators]
     return [Blocks(operator, op.blocks) for operator in operators] if op.blocks else operators

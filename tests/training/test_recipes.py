@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from protograph._internal.errors import InputError
 from protograph.data import DATASETS
 from protograph.paper.published import published
-from protograph.training.recipes import RECIPES, default_backbone, resolve_recipe
+from protograph.training.recipes import RECIPES, default_backbone, register_recipe, resolve_recipe
 from protograph.variants import VARIANTS, find_variant
 
 ROWS = list(csv.DictReader((Path(__file__).parent / "data_files" / "recipes.csv").read_text().splitlines()))
@@ -40,3 +41,8 @@ def test_a_resolved_recipe_equals_the_golden_one(row: dict[str, str]) -> None:
         assert settings.pop("name") == row["recipe"]
         assert {key: as_text(value) for key, value in settings.items()} == {key: row[key] for key in settings}
         assert settings.keys() == row.keys() - {"dataset", "recipe", "changes", "backbone", "variants"}
+
+
+def test_what_is_no_recipe_is_refused_when_it_is_registered() -> None:
+    with pytest.raises(InputError, match="recipe 'mine' is a dict: give a Recipe"):
+        register_recipe("mine", {"epochs": 3})  # type: ignore[arg-type]

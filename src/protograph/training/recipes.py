@@ -244,6 +244,8 @@ def register_recipe(name: str, recipe: Recipe | Callable[[Variant, str, str | No
         summary: One line for `protograph recipes`.
 
     """
+    if not (isinstance(recipe, Recipe) or callable(recipe)):
+        raise InputError(f"recipe '{name}' is a {type(recipe).__name__}: give a Recipe, or a function that returns one")
 
     def make(variant: Variant, dataset: str, pretrain: str | None) -> Recipe:
         if not isinstance(recipe, Recipe):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from protograph._internal.errors import InputError
 from protograph.nn.operators.context import Context
 from protograph.nn.operators.weights import Weights
 
@@ -57,11 +58,26 @@ class Operator(Component):
         """Return the weights for these episodes; a matrix [E, V, V] or [V, V] stands for full `Weights`."""
 
     def weights(self, context: Context) -> tuple[Weights, ...]:
-        """Return what `forward` returns, as one `Weights` per label."""
-        weights = self(context)
-        if isinstance(weights, Tensor):
-            weights = Weights.full(weights, context.classes.shape[1])
-        return weights if isinstance(weights, tuple) else (weights,)
+        """Return what `forward` returns, as one `Weights` per label.
+
+        Raises:
+            InputError: `forward` returns something else.
+
+        """
+        returned, count = self(context), context.classes.shape[1]
+        if isinstance(returned, Tensor):
+            if returned.shape[-2:] != (count, count):
+                shape = " x ".join(map(str, returned.shape))
+                raise InputError(f"operator {type(self).__name__} returned a {shape} matrix for {count} classes")
+            returned = Weights.full(returned, count)
+        weights = returned if isinstance(returned, tuple) else (returned,)
+        if len(weights) != len(self.labels) or not all(isinstance(part, Weights) for part in weights):
+            kinds = ", ".join(type(part).__name__ for part in weights)
+            raise InputError(
+                f"operator {type(self).__name__} returned {kinds}: return one Weights for each of its labels "
+                f"({', '.join(self.labels)}), or a matrix"
+            )
+        return weights
 
 
 class Similarity(Component):
