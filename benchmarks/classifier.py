@@ -29,7 +29,7 @@ from protograph.cli.display import ShownProgress
 from protograph.data import Dataset
 from protograph.encoders import open_encoder
 from protograph.evaluation.metrics import extract
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 from protograph.variants import renew_relations
 from report import Section
 

@@ -22,8 +22,8 @@ from protograph.device import best_device
 from protograph.episodes import fixed_episodes, seeded
 from protograph.evaluation.metrics import EVALUATION_SEED, episode_measures, evaluation_spec, extract, measure
 from protograph.training.optimiser import make_optimiser
-from protograph.training.run import environment
 from protograph.training.run_config import configure
+from protograph.training.run_folder import environment
 from protograph.training.setup import make_model, training_spec
 from protograph.training.step import TrainingStep
 from protograph.variants import find_variant

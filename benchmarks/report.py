@@ -19,7 +19,7 @@ import torch
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
 from protograph.data import DATASETS
-from protograph.training.run import environment
+from protograph.training.run_folder import environment
 
 Subject = TypeVar("Subject")
 

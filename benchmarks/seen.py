@@ -31,8 +31,8 @@ from protograph.device import best_device, best_precision
 from protograph.evaluation.metrics import PAPER_MEASURES as MEASURES
 from protograph.evaluation.metrics import extract
 from protograph.training.recipes import STRONG, default_backbone
-from protograph.training.run import Run
 from protograph.training.run_config import configure
+from protograph.training.run_folder import Run
 from protograph.training.setup import trained_model
 from protograph.training.stages import train
 from report import Section, measure_sections, options

@@ -60,8 +60,8 @@ from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import MatrixRelation
 from protograph.training.optimiser import make_optimiser
 from protograph.training.recipes import PAPER, RECIPES, Recipe
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig, configure
+from protograph.training.run_folder import Run
 from protograph.training.setup import make_model, trained_model, training_spec
 from protograph.training.step import TrainingStep
 from protograph.variants import build, find_variant

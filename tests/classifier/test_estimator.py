@@ -34,8 +34,8 @@ from protograph.data import Dataset, FeatureStore, ImageStore
 from protograph.episodes import sample
 from protograph.evaluation.metrics import EvaluationSizes, choose_bias, evaluation_spec, extract
 from protograph.training import loop as training
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Run
 from protograph.training.setup import load_weights, make_model
 from protograph.training.stages import train
 

@@ -27,7 +27,7 @@ from protograph.classifier.explanation import EARLIER, Nearest, Part
 from protograph.cli import app
 from protograph.cli.classifier import explanation_table, parse_like, warnings_as
 from protograph.encoders import shipped
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 
 write_wordnet = runpy.run_path(str(Path(__file__).parents[1] / "relations" / "wordnet_files.py"))["write_wordnet"]
 KINDS = ("crow", "duck", "finch", "gull")

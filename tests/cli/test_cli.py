@@ -25,7 +25,7 @@ from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.report import figures
 from protograph.training import loop as training
 from protograph.training import recipes
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 from protograph.variants import OPERATORS, VARIANTS
 
 SHORT = {

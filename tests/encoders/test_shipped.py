@@ -15,8 +15,8 @@ from protograph.data.augmentation import Augmentation
 from protograph.data.images import IMAGE_NORMALISATION
 from protograph.encoders import backbone_encoder, open_encoder, pack_backbone, shipped
 from protograph.encoders.shipped import open_packed
-from protograph.training.run import Checkpoint, Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Checkpoint, Run
 from protograph.training.setup import make_model
 
 

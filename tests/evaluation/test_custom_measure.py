@@ -14,8 +14,8 @@ from protograph.paper.ledger import read_ledger
 from protograph.paper.published import published
 from protograph.report.document import Table
 from protograph.report.run_page import _measures
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Run
 from protograph.training.stages import train
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.trials import Trial, read_trials, trial_of, write_trials
 from protograph.training.recipes import FAST
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 
 TASK = Task(Cell("cub", 1, "gcgpn-aux"), "fast", 0)
 

@@ -14,8 +14,8 @@ from protograph.evaluation.confusions import collect, strongest
 from protograph.evaluation.metrics import evaluation_spec
 from protograph.report.document import Figure, Heading, Paragraph, Table, as_html, plain
 from protograph.report.run_page import _value, run_document
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Run
 from protograph.training.setup import trained_model
 from protograph.training.stages import train
 

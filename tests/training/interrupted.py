@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from protograph._internal.progress import Advance, Silent
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 
 
 def outcome(folder: Path) -> dict[str, Any]:

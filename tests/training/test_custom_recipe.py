@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from protograph.cli import app
 from protograph.data import Dataset
 from protograph.training.recipes import FAST, PAPER, RECIPES, Recipe, register_recipe, resolve_recipe
-from protograph.training.run import Run
 from protograph.training.run_config import configure
+from protograph.training.run_folder import Run
 from protograph.training.stages import train
 from protograph.variants import OPERATORS, VARIANTS, Variant, find_variant
 

@@ -19,8 +19,8 @@ from protograph.episodes import seeded
 from protograph.evaluation.metrics import MEASURES, Measure, evaluate, measures_as_json
 from protograph.training import loop as training
 from protograph.training.optimiser import make_optimiser
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Run
 from protograph.training.setup import make_model, plan_training
 from protograph.training.stages import train
 from protograph.training.step import TrainingStep

@@ -14,8 +14,8 @@ from protograph.data import Augmentation, Dataset, FeatureStore, Pool
 from protograph.relations import MatrixRelation
 from protograph.training import loop
 from protograph.training.recipes import SETTINGS
-from protograph.training.run import Run
 from protograph.training.run_config import FORMAT, configure
+from protograph.training.run_folder import Run
 from protograph.training.stages import train
 
 OLD_RUNS = Path(__file__).parent / "data_files" / "old_runs"

@@ -9,8 +9,8 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Silent
 from protograph.data import Dataset
 from protograph.training import loop as training
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Run
 from protograph.training.stages import train
 from training.interrupted import Killed, Stopping, outcome, parts
 

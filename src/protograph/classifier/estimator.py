@@ -37,7 +37,7 @@ from protograph.evaluation.metrics import EvaluationSizes, choose_bias, extract
 from protograph.evaluation.unknown import auroc, check_rate, false_alarm_threshold
 from protograph.nn.backbones import Centred
 from protograph.relations import ClassHint, keep_relations, parse_hints
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 from protograph.variants import Variant, find_variant
 
 Update = Literal["all", "novel"]

@@ -24,7 +24,7 @@ from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import KeptRelation, open_relations
 from protograph.training.optimiser import learning_rate_at, make_optimiser, set_learning_rate
 from protograph.training.recipes import DEMO, FROZEN, Recipe
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 from protograph.training.setup import set_parameters, trained_model
 from protograph.training.step import TrainingStep
 from protograph.variants import Variant, build, find_variant

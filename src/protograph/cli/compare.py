@@ -13,7 +13,7 @@ from protograph.cli.display import add_measures, fit_terminal, reported, show, s
 from protograph.cli.options import AsJson, Plugins, load_plugins
 from protograph.evaluation.metrics import PAPER_MEASURES, Measures, measures_as_json
 from protograph.paper.trials import Trial, trial_of, write_trials
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 
 
 @reported

@@ -13,8 +13,8 @@ from protograph.device import best_precision
 from protograph.evaluation.metrics import nearness
 from protograph.report.figures import draw_curves
 from protograph.training.recipes import stage_before
-from protograph.training.run import Run
 from protograph.training.run_config import configure
+from protograph.training.run_folder import Run
 from protograph.training.setup import trained_model
 from protograph.variants import find_variant
 

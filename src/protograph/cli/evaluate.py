@@ -15,7 +15,7 @@ from protograph.data.kept_split import with_kept_split
 from protograph.device import PRECISIONS
 from protograph.evaluation.metrics import EvaluationSizes, choose_bias, evaluate, measures_as_json
 from protograph.evaluation.unknown import evaluate_unknown
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 from protograph.training.setup import trained_model
 
 

@@ -13,8 +13,8 @@ import typer
 from protograph._internal.errors import InputError, unknown_name
 from protograph.device import PRECISIONS, best_device, best_precision
 from protograph.training.recipes import SETTINGS
-from protograph.training.run import Run
 from protograph.training.run_config import PLUGIN_DIGEST
+from protograph.training.run_folder import Run
 
 Root = Annotated[
     Path | None,

@@ -16,7 +16,7 @@ from protograph.evaluation.metrics import evaluation_spec
 from protograph.paper.page import results_document
 from protograph.report.document import Block, as_html
 from protograph.report.run_page import run_document
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 from protograph.training.setup import trained_model
 
 

@@ -28,8 +28,8 @@ from protograph.data import Dataset, open_dataset
 from protograph.evaluation.metrics import measure_titles
 from protograph.relations import relation_label
 from protograph.training.recipes import RECIPES, stage_before
-from protograph.training.run import Run, run_path
 from protograph.training.run_config import RunConfig, configure, read_toml
+from protograph.training.run_folder import Run, run_path
 from protograph.training.setup import trained_model
 from protograph.training.stages import configure_first_stage, train
 from protograph.variants import find_variant

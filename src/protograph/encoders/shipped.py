@@ -20,7 +20,7 @@ from protograph.data.store import Normalisation
 from protograph.encoders.base import ImageEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.nn.backbones import build_backbone
-from protograph.training.run import Run
+from protograph.training.run_folder import Run
 from protograph.variants import find_variant
 
 SHIPPED = Path(__file__).with_name("conv4.safetensors")

@@ -9,7 +9,7 @@ from protograph._internal.errors import InputError, unknown_name
 from protograph.data import find_source
 from protograph.paper.published import PAPER_DATASETS, TITLES, VARIANT_OF, Cell, gfsl_rows, published
 from protograph.training.recipes import default_recipe_name, find_recipe
-from protograph.training.run import run_path
+from protograph.training.run_folder import run_path
 from protograph.variants import find_variant
 
 SHOTS = (1, 5)

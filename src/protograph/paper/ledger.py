@@ -27,8 +27,8 @@ from protograph.paper.published import Cell
 from protograph.paper.statistics import Score, Scores
 from protograph.paper.trials import Trials, read_trials, trials_path, write_trials
 from protograph.relations import relation_label
-from protograph.training.run import Run
 from protograph.training.run_config import FORMAT, RunConfig
+from protograph.training.run_folder import Run
 from protograph.variants import VARIANTS, find_variant
 
 LEDGER_FORMAT = 2  # of a file; one without a number has format 1, and the old names of settings

@@ -14,7 +14,7 @@ from protograph.paper.ledger import Entry, record_run, table_path
 from protograph.paper.published import published
 from protograph.paper.summary import write_summary
 from protograph.training.recipes import Recipe, default_backbone, resolve_recipe, stage_before, uses_setting
-from protograph.training.run import run_path
+from protograph.training.run_folder import run_path
 from protograph.variants import find_variant
 
 # (commands, done, failed, after): runs the commands and calls `done` or `failed` as each ends, as `cli.jobs.run_each` does

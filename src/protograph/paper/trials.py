@@ -17,8 +17,8 @@ from protograph._internal.old_names import RECIPE_SETTINGS
 from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures
 from protograph.relations import relation_label
 from protograph.training.recipes import default_backbone, resolve_recipe
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Run
 from protograph.variants import find_variant
 
 USER_DATASETS = ("folder", "features")  # their contents differ from user to user

@@ -25,8 +25,8 @@ from protograph.episodes import Episodes, sample
 from protograph.evaluation.metrics import EVALUATION_SEED, evaluation_spec, extract
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import Context, Operator
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Run
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # colour-blind readers can tell these apart, and in grey
 RIGHT, WRONG = "#009e73", "#d55e00"

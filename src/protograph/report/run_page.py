@@ -10,8 +10,8 @@ from protograph.evaluation.confusions import Answers, strongest
 from protograph.evaluation.metrics import measure_titles
 from protograph.report.document import Block, Figure, Heading, Paragraph, Table, plain
 from protograph.report.figures import curves, drawn
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Run
 
 CONFUSED, RELATED, NEIGHBOURS = 15, 12, 4  # rows of the tables, and related classes in a row
 

@@ -33,8 +33,8 @@ from protograph.evaluation.metrics import (
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.training.optimiser import learning_rate_at, make_optimiser, set_learning_rate
 from protograph.training.recipes import Recipe
-from protograph.training.run import Checkpoint, Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Checkpoint, Run
 from protograph.training.setup import load_first_stage, load_weights, plan_training, set_parameters
 from protograph.training.step import TrainingStep
 from protograph.variants import find_variant

@@ -16,8 +16,8 @@ from protograph.nn.backbones import Centred
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import check_similarities, open_relations
 from protograph.training.recipes import Recipe, can_be_pretrained, stage_before
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Run
 from protograph.variants import Variant, build, find_variant
 
 

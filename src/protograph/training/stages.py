@@ -20,8 +20,8 @@ from protograph.training.recipes import (
     stage_before,
     unused_settings,
 )
-from protograph.training.run import Run
 from protograph.training.run_config import RunConfig, configure
+from protograph.training.run_folder import Run
 from protograph.training.setup import check_no_start, plan_training
 from protograph.variants import find_variant
 

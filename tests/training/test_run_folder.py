@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from protograph._internal.errors import InputError
-from protograph.training.run import Checkpoint, Run
 from protograph.training.run_config import RunConfig
+from protograph.training.run_folder import Checkpoint, Run
 
 Make = Callable[..., RunConfig]
 
