@@ -94,8 +94,9 @@ class Variant:
         "few-shot":  of such episodes, among the classes acting as novel
         "classify":  of single images, among all seen classes; no episodes
         "none":      nothing: `candidates` are tried in turn, and validation chooses one
-    chosen_by: the validation measure that chooses the epoch
-    seen_means: seen prototypes are not learned, but the mean features of their training images
+    chosen_by: the validation measures whose mean chooses the epoch
+    seen_means: seen prototypes are not learned, but the mean features of their training images; with the objective "classify",
+        a linear classifier is then trained beside them
     after: the variant whose trained run gives backbone, seen prototypes and classifier to start from
     frozen: parts that stay as they are, in evaluation mode
     candidates: values of parameters by name
@@ -115,7 +116,7 @@ class Variant:
     last_relu: bool = False
     classifier: str = "cosine"
     objective: Objective = "joint"
-    chosen_by: str = "h_mean"
+    chosen_by: tuple[str, ...] = ("h_mean",)
     seen_means: bool = False
     after: str | None = None
     frozen: tuple[str, ...] = ()
@@ -298,9 +299,12 @@ RELATION, COS, L2 = Op("relation"), Op("cos"), Op("l2")
 # Prototypes as they are: what the classifier sees of a class is its learned prototype, or the mean of its examples. Such models
 # are not trained for the joint label space, where their H-Mean may be noise near 0; their authors chose by novel accuracy.
 _PLAIN: dict[str, Any] = {
-    "theta": "identity", "normalise_inputs": False, "normalise_outputs": False, "scales": False, "chosen_by": "novel_novel",
+    "theta": "identity", "normalise_inputs": False, "normalise_outputs": False, "scales": False,
+    "chosen_by": ("novel_novel",),
 }  # fmt: skip
 _PN: dict[str, Any] = {**_PLAIN, "normalise_support": False, "last_relu": True, "seen_means": True, "objective": "few-shot"}
+# What a second stage needs of it: features that know the seen classes, and tell new ones apart.
+_LINEAR: dict[str, Any] = {**_PLAIN, "seen_means": True, "objective": "classify", "chosen_by": ("seen_seen", "novel_novel")}
 # DFSLwoF's second stage adds its terms unnormalised; seen classes keep their normalised weights.
 _GENERATOR: dict[str, Any] = {
     "fixed_theta": ("identity-ss",), "normalise_inputs": False, "normalise_outputs": False, "normalise_seen": True,
@@ -324,6 +328,7 @@ _TEEN: dict[str, Any] = {
 
 for _variant in (
     Variant("cosine", (Op("identity"),), "plain cosine classification: DFSLwoF's first stage", **_PLAIN, objective="classify"),
+    Variant("linear", (Op("identity"),), "plain linear classification; then seen classes by their mean", **_LINEAR),
     Variant("pn+", (Op("identity"),), "Prototypical Networks, seen classes by their mean", **_PN, classifier="squared-l2"),
     Variant("pn+cos", (Op("identity"),), "pn+ with the cosine classifier", **_PN),
     Variant("dfslwof-avg", AUX, "DFSLwoF's average generator, in two stages", **_GENERATOR),

@@ -118,7 +118,7 @@ def test_restored_momentum_lies_in_memory_as_its_parameter_does(toy: Dataset, to
     model = make_model(config, toy)
     model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser, run = make_optimiser(model, config.recipe), Run.open(tmp_path / "run")
-    restored = training.restore_checkpoint(run, model, optimiser)
+    restored = training.restore_checkpoint(run, model, model, optimiser)
     assert restored is not None
     momentum = restored.part("momentum.")
     convolutions = 0

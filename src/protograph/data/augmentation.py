@@ -19,14 +19,17 @@ from torch.nn.functional import affine_grid, grid_sample
 class Augmentation:
     """Random changes in training, drawn for each image separately.
 
-    With `zoom` or `stretch`, images are resampled between their pixels. Then `pad` is how far they move at most, by any part of
-    a pixel, and their mirror image lies beyond their edges instead of black.
+    With `zoom`, `stretch`, `crop` or `image_size`, images are resampled between their pixels. Then `pad` is how far they move
+    at most, by any part of a pixel, and their mirror image lies beyond their edges instead of black. With `crop` they do not
+    move beyond their edges at all, and neither `pad` nor `zoom` has a use.
 
     Attributes:
         pad: Zero-pad by so many pixels and crop back at random.
         flip: Mirror every other image left to right.
         zoom: Scale by a factor from 1 / zoom to zoom.
         stretch: Change the ratio of width to height by a factor from 1 / stretch to stretch.
+        crop: Show a random part of each image, of at least this share of its area; 1: the whole image.
+        image_size: Side in pixels of the changed images, which become square; 0: as large as they were.
         colour: Change saturation, contrast and brightness by up to this share.
         erase: Blot out a square with a side of up to this share of the image's shorter side.
 
@@ -36,13 +39,15 @@ class Augmentation:
     flip: bool = False
     zoom: float = 1.0
     stretch: float = 1.0
+    crop: float = 1.0
+    image_size: int = 0
     colour: float = 0.0
     erase: float = 0.0
 
     @property
     def warps(self) -> bool:
         """Whether images are resampled between their pixels."""
-        return self.zoom > 1 or self.stretch > 1
+        return self.zoom > 1 or self.stretch > 1 or self.crop < 1 or self.image_size > 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values that differ from their defaults, and always `pad` and `flip`, as plain JSON values."""
@@ -76,16 +81,23 @@ class Drawing:
 
         where an image reaches from -1 to 1. :math:`\log z` is uniform within :math:`\pm\log \mathrm{zoom}`,
         :math:`2 \log r` within :math:`\pm\log \mathrm{stretch}`, so that width and height take half of it each, and
-        :math:`d_x, d_y` within `pad` pixels.
+        :math:`d_x, d_y` within `pad` pixels. With `crop`, :math:`1 / z^2` is the share of the area that is shown, uniform from
+        `crop` to 1, the part shown is cut to the image where its ratio makes it wider or higher than that, and
+        :math:`d_x, d_y` put it anywhere in the image.
         """
         zoom, stretch, right, down, side = self._evenly(5)
-        scale = torch.exp(math.log(augmentation.zoom) * zoom)
         ratio = torch.exp(0.5 * math.log(augmentation.stretch) * stretch)
-        across = 1 / (scale * ratio)
+        if augmentation.crop < 1:
+            shown = (augmentation.crop + (1 - augmentation.crop) * (zoom + 1) / 2).sqrt()
+            across, along = (shown / ratio).clamp(max=1), (shown * ratio).clamp(max=1)
+            shifts = right * (1 - across), down * (1 - along)
+        else:
+            scale = torch.exp(math.log(augmentation.zoom) * zoom)
+            across, along = 1 / (scale * ratio), ratio / scale
+            shifts = right * (2 * augmentation.pad / self.width), down * (2 * augmentation.pad / self.height)
         if augmentation.flip:
             across = torch.copysign(across, side)
-        shifts = right * (2 * augmentation.pad / self.width), down * (2 * augmentation.pad / self.height)
-        return torch.stack([across, shifts[0], ratio / scale, shifts[1]], 1)
+        return torch.stack([across, shifts[0], along, shifts[1]], 1)
 
     def colours(self, augmentation: Augmentation) -> Tensor | None:
         """Return by how much saturation, contrast and brightness [3, n] change; None where they do not."""
@@ -108,15 +120,15 @@ class Drawing:
         return 2 * drawn - 1
 
 
-def warped(images: Tensor, maps: Tensor) -> Tensor:
+def warped(images: Tensor, maps: Tensor, size: tuple[int, int] | None = None) -> Tensor:
     """Return images [n, C, H, W] resampled by `maps` [n, 4], mirrored beyond their edges, channels-last.
 
-    The sampling is bicubic: bilinear sampling blurs training images, and a network trained on blurred images does worse on
-    the sharp ones of a test.
+    `size` is the height and width of the result; by default those of the images. The sampling is bicubic: bilinear sampling
+    blurs training images, and a network trained on blurred images does worse on the sharp ones of a test.
     """
     matrices = torch.zeros(len(images), 2, 3, device=maps.device, dtype=maps.dtype)
     matrices[:, 0, 0], matrices[:, 0, 2], matrices[:, 1, 1], matrices[:, 1, 2] = maps.unbind(1)
-    grid = affine_grid(matrices, list(images.shape), align_corners=False)
+    grid = affine_grid(matrices, [*images.shape[:2], *(size or images.shape[2:])], align_corners=False)
     sampled = grid_sample(images, grid, mode="bicubic", padding_mode="reflection", align_corners=False)
     return sampled.contiguous(memory_format=torch.channels_last)
 

@@ -3,7 +3,7 @@
 Shapes: P images, C channels, H x W pixels, D features.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -105,16 +105,18 @@ class ImageStore:
             return self._normalised(self._pick(indices))
         _, height, width = self.image_shape
         drawing = Drawing(len(indices), height, width, self.device, generator)
+        size = (augmentation.image_size or height, augmentation.image_size or width)
+        changed = replace(drawing, height=size[0], width=size[1])
         if augmentation.warps and self.pixels.is_cuda and TRITON:
             from protograph.kernels.crop import warp
 
-            drawn = drawing.maps(augmentation), drawing.colours(augmentation), drawing.squares(augmentation)
-            return warp(self.pixels, indices, *drawn, self._scale.flatten(), self._shift.flatten())
+            drawn = drawing.maps(augmentation), changed.colours(augmentation), changed.squares(augmentation)
+            return warp(self.pixels, indices, *drawn, self._scale.flatten(), self._shift.flatten(), size)
         if augmentation.warps:
-            images = warped(self._normalised(self._pick(indices)), drawing.maps(augmentation))
+            images = warped(self._normalised(self._pick(indices)), drawing.maps(augmentation), size)
         else:
             images = self._moved(indices, *drawing.crops(augmentation))
-        colours, squares = drawing.colours(augmentation), drawing.squares(augmentation)
+        colours, squares = changed.colours(augmentation), changed.squares(augmentation)
         images = images if colours is None else recoloured(images, colours)
         return images if squares is None else erased(images, squares)
 

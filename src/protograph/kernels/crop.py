@@ -62,8 +62,9 @@ def warp(
     squares: Tensor | None,
     scale: Tensor,
     shift: Tensor,
+    size: tuple[int, int],
 ) -> Tensor:
-    """Return warped, recoloured, erased and normalised images [n, C, H, W] as floats, channels-last.
+    """Return warped, recoloured, erased and normalised images [n, C, *size] as floats, channels-last.
 
     Args:
         pixels: the pixels [P, C, H, W] of all images
@@ -73,14 +74,15 @@ def warp(
         squares: the erased squares [3, n]
         scale: the factor of each channel [C]
         shift: what is then added to each channel [C]
+        size: the height and width of the result
 
     """
     count, (channels, height, width) = len(indices), pixels.shape[1:]
     indices = indices.to(pixels.device, torch.int64).contiguous()
-    result = torch.empty((count, channels, height, width), device=pixels.device, memory_format=torch.channels_last)
-    _warp_kernel[(count, triton.cdiv(height * width, WARP_BLOCK))](
+    result = torch.empty((count, channels, *size), device=pixels.device, memory_format=torch.channels_last)
+    _warp_kernel[(count, triton.cdiv(size[0] * size[1], WARP_BLOCK))](
         pixels, indices, maps, maps if colours is None else colours, maps if squares is None else squares, scale, shift, result,
-        count, height, width, CHANNELS=channels, WIDE=triton.next_power_of_2(channels), COLOURS=colours is not None,
+        count, height, width, *size, CHANNELS=channels, WIDE=triton.next_power_of_2(channels), COLOURS=colours is not None,
         SQUARES=squares is not None, BLOCK=WARP_BLOCK,
     )  # fmt: skip
     return result
@@ -88,18 +90,18 @@ def warp(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _warp_kernel(  # type: ignore[no-untyped-def]
-    pixels, indices, maps, colours, squares, scale, shift, result, count, height, width,
+    pixels, indices, maps, colours, squares, scale, shift, result, count, height, width, rows, columns,
     CHANNELS: tl.constexpr, WIDE: tl.constexpr, COLOURS: tl.constexpr, SQUARES: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Write block b of image n by program (n, b), all channels side by side, padded to `WIDE`, a power of two."""
     n = tl.program_id(0)
     position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     channel = tl.arange(0, WIDE)[None, :]
-    exists = (position < height * width)[:, None] & (channel < CHANNELS)
-    row, column = position // width, position % width
+    exists = (position < rows * columns)[:, None] & (channel < CHANNELS)
+    row, column = position // columns, position % columns
     # The source of the pixel: from -1 to 1, as in maps, then in pixels.
-    x = tl.load(maps + 4 * n) * ((2 * column + 1) / width - 1) + tl.load(maps + 4 * n + 1)
-    y = tl.load(maps + 4 * n + 2) * ((2 * row + 1) / height - 1) + tl.load(maps + 4 * n + 3)
+    x = tl.load(maps + 4 * n) * ((2 * column + 1) / columns - 1) + tl.load(maps + 4 * n + 1)
+    y = tl.load(maps + 4 * n + 2) * ((2 * row + 1) / rows - 1) + tl.load(maps + 4 * n + 3)
     x, y = ((x + 1) * width - 1) / 2, ((y + 1) * height - 1) / 2
     left, top = tl.floor(x), tl.floor(y)
     source = pixels + tl.load(indices + n) * CHANNELS * height * width + channel * height * width
@@ -122,7 +124,7 @@ def _warp_kernel(  # type: ignore[no-untyped-def]
         inside = tl.abs(row + 0.5 - tl.load(squares + count + n)) < half
         inside = inside & (tl.abs(column + 0.5 - tl.load(squares + 2 * count + n)) < half)
         value = tl.where(inside[:, None], 0.0, value)
-    tl.store(result + (n * height * width + position[:, None]) * CHANNELS + channel, value, mask=exists)
+    tl.store(result + (n * rows * columns + position[:, None]) * CHANNELS + channel, value, mask=exists)
 
 
 @triton.jit

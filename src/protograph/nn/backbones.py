@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, max_pool2d, pad
 
 from protograph._internal.errors import unknown_name
 from protograph.device import TRITON
@@ -19,10 +19,17 @@ from protograph.nn.classify import normalise
 
 
 class Backbone(nn.Module, ABC):
-    """A network that takes the parts of a batch itself."""
+    """A network that takes the parts of a batch itself.
+
+    Attributes:
+        compiles: whether training on a GPU gains if PyTorch compiles the network
+
+    """
+
+    compiles = False
 
     @abstractmethod
-    def forward(self, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+    def forward(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
         """Return the features of a batch.
 
         In training, the result must be that of one call for each part in turn, running statistics of batch norm included. In
@@ -31,22 +38,44 @@ class Backbone(nn.Module, ABC):
         Args:
             images: [n, C, H, W]
             parts: how many of the n images each part has, in order; by default all are one part
+            masks: what `drop_masks` drew for these images; none: nothing is dropped
 
         Returns:
             [n, D]
 
         """
 
+    def drop_masks(self, images: Tensor, share: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Return factors, 0 where activations are dropped in a training step; a backbone that drops some overrides this.
 
-def embed_parts(backbone: nn.Module, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-    """Return the features [n, D] of images [n, C, H, W] whose `parts` batch norm sees alone in training."""
+        Args:
+            images: [n, C, H, W]
+            share: the share of activations that is dropped, on the device of the images
+            generator: the generator of the step, on that device
+
+        """
+        raise NotImplementedError(f"{type(self).__name__} drops no activations")
+
+
+def embed_parts(
+    backbone: nn.Module, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()
+) -> Tensor:
+    """Return the features [n, D] of images [n, C, H, W] whose `parts` batch norm sees alone in training.
+
+    `masks` are those of `Backbone.drop_masks`.
+    """
     if isinstance(backbone, Backbone):
-        features: Tensor = backbone(images, parts)
+        features: Tensor = backbone(images, parts, masks) if masks else backbone(images, parts)
     elif parts is None or len(parts) == 1 or not backbone.training:
         features = backbone(images)
     else:
         features = torch.cat([backbone(part) for part in torch.split(images, list(parts))])
     return features
+
+
+def can_drop(backbone: nn.Module) -> bool:
+    """Return whether a backbone draws masks that drop activations in training."""
+    return isinstance(backbone, Backbone) and type(backbone).drop_masks is not Backbone.drop_masks
 
 
 def batch_norm_parts(norm: nn.Module, inputs: Tensor, parts: Sequence[int]) -> Tensor:
@@ -83,7 +112,7 @@ class Conv4(Backbone):
             self.blocks.append(nn.Sequential(conv, nn.BatchNorm2d(width), relu, nn.MaxPool2d(2)))
             channels = width
 
-    def forward(self, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+    def forward(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
         """Return features [n, D] of images [n, C, H, W]; in training batch norm sees each of the `parts` alone."""
         parts = parts or (images.shape[0],)
         features = self._features(images, parts)
@@ -131,20 +160,89 @@ def conv_norm(conv: nn.Conv2d, norm: nn.BatchNorm2d, inputs: Tensor) -> Tensor:
     return conv2d(inputs, conv.weight * scale[:, None, None, None], shift, conv.stride, conv.padding)
 
 
-class ResNet12(nn.Module):
-    """The usual residual net of few-shot learning: four blocks of three convolutions, 64-160-320-640, average-pooled to 640."""
+class ResNet12(Backbone):
+    r"""The usual residual net of few-shot learning: four blocks of three convolutions, average-pooled to 640 features.
 
-    def __init__(self, channels: int = 3, last_relu: bool = True) -> None:
+    In training, DropBlock sets whole squares of some channels to zero behind the last two blocks.
+
+    Args:
+        channels: the channels of the images
+        last_relu: whether the last block has its activation
+        mirror: whether features in evaluation mode are the mean of those of an image and of its mirror image, as of `Conv4`
+        widths: the channels of the four blocks
+
+    """
+
+    compiles = True
+
+    def __init__(
+        self,
+        channels: int = 3,
+        last_relu: bool = True,
+        mirror: bool = False,
+        widths: tuple[int, int, int, int] = (64, 160, 320, 640),
+    ) -> None:
         super().__init__()
+        self.mirror = mirror
         self.blocks = nn.Sequential()
-        for width in (64, 160, 320, 640):
-            self.blocks.append(ResidualBlock(channels, width, relu=last_relu or width < 640))
+        for position, width in enumerate(widths):
+            self.blocks.append(ResidualBlock(channels, width, relu=last_relu or position < len(widths) - 1))
             channels = width
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return features [n, 640] of images [n, C, H, W]."""
-        features: Tensor = self.blocks(images)
+    def forward(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
+        """Return features [n, D] of images [n, C, H, W]; in training batch norm sees each of the `parts` alone."""
+        parts = parts or (images.shape[0],)
+        features = self._features(images, parts, masks)
+        if self.mirror and not self.training:
+            features = (features + self._features(images.flip(-1), parts, masks)) / 2
+        return features
+
+    def _features(self, images: Tensor, parts: Sequence[int], masks: Sequence[Tensor]) -> Tensor:
+        features = images
+        first_dropped = len(self.blocks) - len(masks)
+        for position, block in enumerate(self.blocks):
+            features = block(features, parts)
+            if position >= first_dropped:
+                features = features * masks[position - first_dropped].to(features.dtype)
         return features.mean(dim=(2, 3))
+
+    def drop_masks(self, images: Tensor, share: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Return the masks of DropBlock behind the last two blocks; the other arguments are those of `Backbone.drop_masks`."""
+        count, _, height, width = images.shape
+        masks = []
+        for position in (len(self.blocks) - 2, len(self.blocks) - 1):
+            block = self.blocks[position]
+            assert isinstance(block, ResidualBlock)
+            rows, columns = (side >> (position + 1) for side in (height, width))  # each block halves the sides
+            masks.append(drop_block((count, block.width, rows, columns), share, generator))
+        return masks
+
+
+DROPPED_SIDE = 5  # of the squares that DropBlock drops
+
+
+def drop_block(shape: tuple[int, int, int, int], share: Tensor, generator: torch.Generator) -> Tensor:
+    r"""Return a mask [n, C, H, W] of DropBlock: zero in random squares, and elsewhere so large that its mean is 1.
+
+    A square starts at any of the positions where it fits, with the same probability :math:`\gamma`. So that the expected share
+    of zeros is about `share`, :math:`\gamma = \mathrm{share}\, H W / (s^2 (H - s + 1) (W - s + 1))` for squares of side s.
+
+    Args:
+        shape: n, C, H, W
+        share: the share of activations to drop, a number on the generator's device
+        generator: where the squares are drawn from
+
+    """
+    count, channels, height, width = shape
+    side = min(DROPPED_SIDE, height, width)
+    rows, columns = height - side + 1, width - side + 1
+    drawn = torch.rand(count, channels, rows, columns, device=generator.device, generator=generator)
+    drawn = drawn.contiguous(memory_format=torch.channels_last)
+    starts = (drawn < share * (height * width / (side * side * rows * columns))).float()
+    # A position is in a square that starts there, or up to s - 1 positions before.
+    dropped = max_pool2d(pad(starts, (side - 1,) * 4), side, stride=1)
+    kept = 1 - dropped
+    return kept / kept.mean().clamp(min=torch.finfo(kept.dtype).tiny)
 
 
 class ResidualBlock(nn.Module):
@@ -152,6 +250,7 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int, width: int, relu: bool = True) -> None:
         super().__init__()
+        self.width = width
         layers: list[nn.Module] = []
         for position in range(3):
             layers += [nn.Conv2d(channels if position == 0 else width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)]
@@ -165,10 +264,20 @@ class ResidualBlock(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu", a=0.1)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return [n, width, H // 2, W // 2] of inputs [n, C, H, W]."""
-        pooled: Tensor = self.pool(self.activation(self.path(inputs) + self.shortcut(inputs)))
+    def forward(self, inputs: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """Return [n, width, H // 2, W // 2] of inputs [n, C, H, W]; in training batch norm sees each of the `parts` alone."""
+        parts = parts if parts and self.training else (inputs.shape[0],)
+        added = layers_of_parts(self.path, inputs, parts) + layers_of_parts(self.shortcut, inputs, parts)
+        pooled: Tensor = self.pool(self.activation(added))
         return pooled
+
+
+def layers_of_parts(layers: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Tensor:
+    """Return what layers make of `inputs` [n, ...], with batch norm of each of the parts alone."""
+    outputs = inputs
+    for layer in layers:
+        outputs = batch_norm_parts(layer, outputs, parts) if isinstance(layer, nn.BatchNorm2d) else layer(outputs)
+    return outputs
 
 
 class Flatten(nn.Module):
@@ -226,6 +335,8 @@ BACKBONES: dict[str, BackboneBuilder] = {
     "conv4-64": lambda channels, last_relu: Conv4((64, 64, 64, 64), channels, last_relu),
     "conv4-32": lambda channels, last_relu: Conv4((32, 32, 32, 32), channels, last_relu),
     "resnet12": lambda channels, last_relu: ResNet12(channels, last_relu),
+    # Features of the residual net transfer to new classes better with the last activation, whatever the variant wants.
+    "resnet12-mirror": lambda channels, last_relu: ResNet12(channels, last_relu=True, mirror=True),
     "identity": lambda channels, last_relu: Flatten(),
 }
 

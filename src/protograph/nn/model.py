@@ -52,16 +52,18 @@ class GraphPrototypeNetwork(nn.Module):
         self.graph = graph
         self.classifier = classifier or CosineClassifier()
         self.normalise_support, self.normalise_seen = normalise_support, normalise_seen
+        self.heads = nn.ModuleDict()  # for tasks of training alone: features [n, D] -> logits [n, X]
         self.precision = torch.float32  # of the backbone; everything behind it is at least that
 
-    def embed(self, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+    def embed(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
         """Return features [n, D] of images [n, C, H, W], in float32 or wider whatever the backbone's precision.
 
-        In training, batch norm sees each of the `parts` of the n images alone.
+        In training, batch norm sees each of the `parts` of the n images alone, and `masks`, drawn by the backbone's
+        `drop_masks`, drop activations.
         """
         half = self.precision != torch.float32
         with torch.autocast(images.device.type, self.precision, enabled=half):
-            features = embed_parts(self.backbone, images, parts)
+            features = embed_parts(self.backbone, images, parts, masks)
         return features.float() if half else features
 
     def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int) -> Context:

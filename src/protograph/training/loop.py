@@ -4,10 +4,12 @@ Every step draws its episodes and augmentations from a generator of its own, see
 So a checkpoint needs no random state, and a killed run ends with the same numbers as an undisturbed one.
 """
 
+import copy
 import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -84,17 +86,17 @@ def train_stage(
             epoch_ends = state.step % recipe.steps == 0
             if epoch_ends:
                 mean_loss = session.end_epoch()
-                measures = measure(model, session.dataset.store, validation)
+                measures = measure(session.averaged, session.dataset.store, validation)
                 session.record_epoch(mean_loss, measures)
-                chosen_by = MEASURES[variant.chosen_by]
-                score = measures[variant.chosen_by]
-                progress.say(f"epoch {len(state.history):3d}  loss {mean_loss:6.3f}  validation {chosen_by} {score}")
+                scores = ", ".join(f"{MEASURES[name]} {measures[name]}" for name in variant.chosen_by)
+                progress.say(f"epoch {len(state.history):3d}  loss {mean_loss:6.3f}  validation {scores}")
                 stops = patience_is_exhausted(recipe, state)
             if stops or state.step == last_step or saver.is_due(epoch_ends):
                 saver.save()
             if stops:
+                chosen_by = " and ".join(MEASURES[name] for name in variant.chosen_by)
                 progress.say(f"stopped: no better validation {chosen_by} for {recipe.patience} epochs")
-    return conclude(run, model, session.dataset, state, session.setup_seconds, progress)
+    return conclude(run, session.averaged, session.dataset, state, session.setup_seconds, progress)
 
 
 class Session:
@@ -107,6 +109,7 @@ class Session:
         spec: The training episodes or images, on that device.
 
     Attributes:
+        averaged: The model that is validated and kept: the moving average of the trained one, or the trained one itself.
         state: How far the training is, as a checkpoint keeps it.
         best: Weights of the best epoch so far, by name.
         loss_sum: Sum of the losses of this epoch, on the device.
@@ -117,13 +120,14 @@ class Session:
     def __init__(self, run: Run, model: GraphPrototypeNetwork, dataset: Dataset, spec: EpisodeSpec | Pool) -> None:
         self.run, self.model, self.dataset = run, model, dataset
         self.recipe, self.variant = run.config.recipe, find_variant(run.config.variant)
+        self.averaged = copy.deepcopy(model) if self.recipe.ema else model
         self.optimiser = make_optimiser(model, self.recipe)
-        self.state = restore_checkpoint(run, model, self.optimiser) or Checkpoint(tensors={})
+        self.state = restore_checkpoint(run, model, self.averaged, self.optimiser) or Checkpoint(tensors={})
         self.best = self.state.part("best.")
         loss_sum = self.state.tensors.get("progress.loss_sum", torch.zeros((), dtype=torch.float64))
         self.loss_sum = loss_sum.to(dataset.store.device)
         self.started, self.setup_seconds = time.monotonic(), 0.0
-        self.step = TrainingStep(
+        self.training_step = TrainingStep(
             model,
             self.optimiser,
             dataset.store,
@@ -131,8 +135,10 @@ class Session:
             spec,
             self.recipe.batch_size if self.variant.objective == "classify" else self.recipe.episodes,
             self.variant,
-            self.recipe.dropout,
-        ).repeated(self.loss_sum)
+            self.recipe,
+            self.averaged if self.recipe.ema else None,
+        )
+        self.step = self.training_step.repeated(self.loss_sum)
 
     def take_step(self) -> None:
         """Take the next step, or try the next candidate."""
@@ -140,6 +146,7 @@ class Session:
             set_parameters(self.model, self.variant.candidates[self.state.step])
         else:
             set_learning_rate(self.optimiser, learning_rate_at(self.recipe, self.state.step))
+            self.training_step.progress.fill_(self.state.step / (self.recipe.epochs * self.recipe.steps))
             self.step(step_seed(self.run.config.seed, self.state.step))
             if self.step.calls == (WARM_UP + 1 if self.step.capture else 1):  # the first step of the usual cost
                 self.loss_sum.item()  # waits for it
@@ -155,18 +162,21 @@ class Session:
                 f"rate, now {self.recipe.learning_rate}"
             )
         if self.variant.seen_means:
-            set_parameters(self.model, {"prototypes": class_means(self.model, self.dataset.store, self.dataset.train)})
+            means = class_means(self.averaged, self.dataset.store, self.dataset.train)
+            for model in (self.model, self.averaged):
+                set_parameters(model, {"prototypes": means})
         self.loss_sum.zero_()
         return mean_loss
 
     def record_epoch(self, mean_loss: float, measures: Measures) -> None:
         """Add the epoch to the history, and keep its weights if it is the best."""
-        epoch, score = self.state.step // self.recipe.steps, measures[self.variant.chosen_by].mean
+        epoch = self.state.step // self.recipe.steps
+        score = fmean(measures[name].mean for name in self.variant.chosen_by)
         learning_rate = learning_rate_at(self.recipe, self.state.step - 1)
-        self.state.history.append(epoch_record(epoch, learning_rate, mean_loss, measures, self.model))
+        self.state.history.append(epoch_record(epoch, learning_rate, mean_loss, measures, self.averaged))
         if score > self.state.best_score:
             self.state.best_epoch, self.state.best_score = epoch, score
-            self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+            self.best = {name: value.detach().clone() for name, value in self.averaged.state_dict().items()}
 
 
 class Saver:
@@ -188,7 +198,7 @@ class Saver:
         session, state = self.session, self.session.state
         session.loss_sum.item()  # waits for the steps, so that only saving is timed below
         state.seconds = time.monotonic() - self.began
-        state.tensors = snapshot_tensors(session.model, session.optimiser, session.best, session.loss_sum)
+        state.tensors = snapshot_tensors(session.model, session.averaged, session.optimiser, session.best, session.loss_sum)
         session.run.save(state)
         self.saved = time.monotonic()
         self.saving_seconds = self.saved - self.began - state.seconds
@@ -219,10 +229,12 @@ def epoch_record(
 
 
 def snapshot_tensors(
-    model: nn.Module, optimiser: torch.optim.SGD, best: dict[str, Tensor], loss_sum: Tensor
+    model: nn.Module, averaged: nn.Module, optimiser: torch.optim.SGD, best: dict[str, Tensor], loss_sum: Tensor
 ) -> dict[str, Tensor]:
-    """Return all tensors that resuming needs, by name."""
-    tensors = {f"last.{name}": value for name, value in model.state_dict().items()}
+    """Return all tensors that resuming needs, by name. The weights `last.` are those of the averaged model."""
+    tensors = {f"last.{name}": value for name, value in averaged.state_dict().items()}
+    if averaged is not model:
+        tensors |= {f"trained.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best.{name}": value for name, value in best.items()}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for parameter, state in optimiser.state.items():
@@ -231,12 +243,14 @@ def snapshot_tensors(
     return tensors | {"progress.loss_sum": loss_sum}
 
 
-def restore_checkpoint(run: Run, model: nn.Module, optimiser: torch.optim.SGD) -> Checkpoint | None:
-    """Load a run's checkpoint, if it has one, into model and optimiser, and return it."""
+def restore_checkpoint(run: Run, model: nn.Module, averaged: nn.Module, optimiser: torch.optim.SGD) -> Checkpoint | None:
+    """Load a run's checkpoint, if it has one, into the trained and the averaged model and the optimiser, and return it."""
     checkpoint = run.load()
     if checkpoint is None:
         return None
-    load_weights(model, checkpoint.part("last."), run)
+    load_weights(averaged, checkpoint.part("last."), run)
+    if averaged is not model:
+        load_weights(model, checkpoint.part("trained."), run)
     momentum = checkpoint.part("momentum.")
     for name, parameter in model.named_parameters():
         if name in momentum:

@@ -60,3 +60,13 @@ def learning_rate_at(recipe: Recipe, step: int) -> float:
         if step // recipe.steps >= epoch:
             rate = lower
     return rate * min(1.0, (step + 1) / recipe.warmup_steps) if recipe.warmup_steps else rate
+
+
+@torch.no_grad()
+def move_average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
+    """Move the weights of `averaged` towards those of a model alike; counts are copied."""
+    old, new = averaged.state_dict(), model.state_dict()
+    moving = [name for name, value in old.items() if value.is_floating_point()]
+    torch._foreach_lerp_([old[name] for name in moving], [new[name] for name in moving], 1 - decay)
+    for name in old.keys() - set(moving):
+        old[name].copy_(new[name])

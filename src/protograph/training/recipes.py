@@ -16,6 +16,11 @@ from protograph.episodes import QueryScheme
 from protograph.training.parsing import typed
 from protograph.variants import Variant, find_variant
 
+_AT_LEAST_0 = (
+    "training_ways", "warmup_steps", "patience", "momentum", "weight_decay", "scalar_learning_rate_factor", "rotation",
+    "image_size",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -42,8 +47,14 @@ class Recipe:
         decay_scalars: Apply weight decay also to scalars and vectors (temperatures, scales, diagonal thetas, biases, norms).
         scalar_learning_rate_factor: Factor on the learning rate of scales and temperatures of operators; 0: they stay fixed.
         dropout: Share of the backbone's features set to zero in training, if the backbone is trained.
+        drop_block: Share of activations that DropBlock sets to zero at the end of training; it rises from 0. For residual nets.
+        rotation: Weight of a second task of a first stage: telling by how many quarter turns an image is rotated. Half of the
+            images of a step are upright, and a sixth each is turned by one, two and three quarters.
+        ema: Decay of a moving average of the weights, which is what is validated, kept and tested; 0: no average.
         zoom: Scale training images by a factor from 1 / zoom to zoom, see `Augmentation`.
         stretch: Change the ratio of width to height by a factor from 1 / stretch to stretch.
+        crop: Show a random part of each training image, of at least this share of its area; 1: the whole image.
+        image_size: Side in pixels of training images, which become square; 0: as large as they are.
         colour: Change saturation, contrast and brightness by up to this share.
         erase: Largest side of an erased square, as a share of the image's shorter side.
         temperature: Initial temperature of the cosine classifier.
@@ -76,8 +87,13 @@ class Recipe:
     decay_scalars: bool = True
     scalar_learning_rate_factor: float = 1.0
     dropout: float = 0.0
+    drop_block: float = 0.0
+    rotation: float = 0.0
+    ema: float = 0.0
     zoom: float = 1.0
     stretch: float = 1.0
+    crop: float = 1.0
+    image_size: int = 0
     colour: float = 0.0
     erase: float = 0.0
     temperature: float = 10.0
@@ -93,11 +109,16 @@ class Recipe:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 1, not {getattr(self, name)}")
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"recipe '{self.name}': learning_rate must be above 0, not {self.learning_rate}")
-        for name in ("training_ways", "warmup_steps", "patience", "momentum", "weight_decay", "scalar_learning_rate_factor"):
+        for name in _AT_LEAST_0:
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"recipe '{self.name}': dropout is a share below 1, not {self.dropout}")
+        for name in ("dropout", "drop_block", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"recipe '{self.name}': {name} is a share below 1, not {getattr(self, name)}")
+        if not 0 < self.crop <= 1:
+            raise InputError(f"recipe '{self.name}': crop is a share above 0, up to 1, not {self.crop}")
+        if self.crop < 1 and self.zoom > 1:
+            raise InputError(f"recipe '{self.name}': zoom would be ignored with crop: use one of them")
         for name in ("temperature", "relation_temperature"):
             if not math.isfinite(getattr(self, name)):
                 raise InputError(f"recipe '{self.name}': {name} must be a number, not {getattr(self, name)}")
@@ -124,7 +145,7 @@ class Recipe:
 
 
 SETTINGS = tuple(field.name for field in fields(Recipe) if field.name != "name")  # all that may be changed
-_IMAGES = ("zoom", "stretch", "colour", "erase")
+_IMAGES = ("zoom", "stretch", "crop", "image_size", "colour", "erase")
 PAPER = Recipe("paper", learning_rate_drops=((20, 0.006), (40, 0.0012), (50, 0.00024), (60, 0.000048)))
 DEMO = replace(
     PAPER,
@@ -325,14 +346,17 @@ def check_setting(name: str) -> None:
 
 _OPTIMISER = {
     "learning_rate", "learning_rate_drops", "anneal", "warmup_steps", "momentum", "nesterov", "weight_decay", "decay_scalars",
+    "ema",
 }  # fmt: skip
 _EPISODES = {"episodes", "training_ways", "novel_queries", "seen_queries", "query_scheme"}
 _UNUSED = {
     "joint": {"batch_size"},
     "few-shot": {"batch_size", "seen_queries", "query_scheme"},
     "classify": _EPISODES,
-    "none": {"epochs", "steps", "batch_size", "patience", "temperature", "dropout", *_EPISODES, *_OPTIMISER, *_IMAGES},
-}
+    "none": {
+        "epochs", "steps", "batch_size", "patience", "temperature", "dropout", "drop_block", *_EPISODES, *_OPTIMISER, *_IMAGES,
+    },
+}  # fmt: skip
 
 
 def stage_kind(variant: Variant) -> str:
@@ -380,6 +404,8 @@ def unused_settings(variant: Variant, recipe: Recipe) -> set[str]:
         "pretrain": can_be_pretrained(variant),
         "temperature": stage_before(variant, recipe) is None and variant.classifier == "cosine",
         "dropout": "backbone" not in variant.frozen,
+        "drop_block": "backbone" not in variant.frozen,
+        "rotation": variant.objective == "classify",
         "scalar_learning_rate_factor": variant.scales,
         "relation_temperature": variant.needs_relation,
     }

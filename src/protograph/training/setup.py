@@ -12,12 +12,13 @@ from protograph._internal.errors import InputError, unknown_name
 from protograph.data import Dataset, FeatureStore, Pool
 from protograph.episodes import EpisodeSpec
 from protograph.evaluation.metrics import MEASURES, evaluation_spec
-from protograph.nn.backbones import Centred
+from protograph.nn.backbones import Centred, can_drop
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import check_similarities, open_relations
 from protograph.training.recipes import Recipe, can_be_pretrained, stage_before
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
+from protograph.training.step import TURNS
 from protograph.variants import Variant, build, find_variant
 
 
@@ -29,8 +30,9 @@ def plan_training(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNe
 
     """
     recipe, variant = config.recipe, find_variant(config.variant)
-    if variant.chosen_by not in MEASURES:
-        raise unknown_name("measure", variant.chosen_by, MEASURES)
+    for name in variant.chosen_by:
+        if name not in MEASURES:
+            raise unknown_name("measure", name, MEASURES)
     if variant.objective == "none" and recipe.epochs * recipe.steps != len(variant.candidates):
         raise InputError(f"variant '{variant.name}' has {len(variant.candidates)} candidates: give it as many epochs of 1 step")
     if isinstance(dataset.store, FeatureStore) and (changed := recipe.image_changes):
@@ -39,6 +41,12 @@ def plan_training(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNe
             "their place: leave that out, or choose another recipe"
         )
     model = make_model(config, dataset)
+    check_images(recipe, dataset.store.image_shape)
+    if recipe.drop_block and not can_drop(model.backbone):
+        raise InputError(
+            f"recipe '{recipe.name}': drop_block needs a backbone that drops activations, such as resnet12-mirror, and "
+            f"{config.backbone} does not: choose another --backbone, or --set drop_block=0"
+        )
     spec = training_spec(dataset, recipe, config.shots, variant.objective)
     validation, _ = (
         evaluation_spec(dataset, split, recipe.ways, config.shots, recipe.test_queries) for split in ("validation", "test")
@@ -70,7 +78,31 @@ def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
     ):  # an offset that all features share would make all classes alike
         backbone = Centred.of([store.features[rows] for rows in dataset.train.by_class()])
     starts = config.recipe.temperature, config.recipe.relation_temperature
-    return build(variant, backbone, store.image_shape, dataset.seen, similarities, config.seed, *starts)
+    model = build(variant, backbone, store.image_shape, dataset.seen, similarities, config.seed, *starts)
+    add_heads(model, variant, config)
+    return model
+
+
+def add_heads(model: GraphPrototypeNetwork, variant: Variant, config: RunConfig) -> None:
+    """Give a model the heads of the tasks that it is trained with, their weights drawn by the seed of the run."""
+    sizes = {}
+    if variant.objective == "classify" and variant.seen_means:
+        sizes["classes"] = len(model.prototypes)
+    if config.recipe.rotation:
+        sizes["rotation"] = TURNS
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(config.seed)
+        for name, outputs in sizes.items():
+            model.heads[name] = nn.Linear(model.prototypes.shape[1], outputs)
+
+
+def check_images(recipe: Recipe, image_shape: tuple[int, ...]) -> None:
+    """Refuse to rotate images that are not square, by a quarter of a turn."""
+    if recipe.rotation and not recipe.image_size and (len(image_shape) != 3 or image_shape[1] != image_shape[2]):
+        raise InputError(
+            f"recipe '{recipe.name}': the rotation task needs square images, not {tuple(image_shape)}: set image_size too, or "
+            "leave out rotation"
+        )
 
 
 def find_similarities(variant: Variant, dataset: Dataset, names: Sequence[str]) -> dict[str, Tensor]:
