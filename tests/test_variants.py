@@ -11,6 +11,7 @@ PAIR = ["identity-ss", "identity-nn"]
 SPLIT = ["known-ss", "known-sn", "known-ns", "known-nn"]
 ROWS = {
     "cosine": ["identity"],
+    "linear": ["identity"],
     "pn+": ["identity"],
     "pn+cos": ["identity"],
     "dfslwof-avg": PAIR,

@@ -90,6 +90,28 @@ def test_images_are_warped_as_their_draws_say(change: Augmentation, size: tuple[
                 torch.testing.assert_close(found[n, :, row, column], sampled(images[n], y, x), atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [Augmentation(9, flip=True, crop=0.2, stretch=1.8), Augmentation(crop=0.9, image_size=5)])
+def test_random_parts_of_images_are_shown_as_their_draws_say(change: Augmentation) -> None:
+    images, draws = images_of(6, 2, 7, 9), evenly(5, 6)
+    height, width = (change.image_size, change.image_size) if change.image_size else (7, 9)
+    shown = warped(images, drawing(images).maps(change), (height, width))
+    assert shown.shape == (6, 2, height, width)
+    for n in range(6):
+        share, stretch, right, down, side = draws[:, n].tolist()
+        area, ratio = change.crop + (1 - change.crop) * (share + 1) / 2, change.stretch ** (stretch / 2)
+        wide, high = min(1.0, math.sqrt(area) / ratio), min(1.0, math.sqrt(area) * ratio)  # shares of width and height
+        left, top = (1 - wide) * (1 + right) / 2 * 9, (1 - high) * (1 + down) / 2 * 7  # the corner of the part, in pixels
+        assert 0 <= left <= left + 9 * wide <= 9 + 1e-9
+        assert 0 <= top <= top + 7 * high <= 7 + 1e-9
+        for row in range(height):
+            for column in range(width):
+                across = (column + 0.5) / width
+                across = 1 - across if change.flip and side < 0 else across
+                x, y = left + across * wide * 9 - 0.5, top + (row + 0.5) / height * high * 7 - 0.5
+                torch.testing.assert_close(shown[n, :, row, column], sampled(images[n], y, x), atol=1e-9, rtol=1e-9)
+
+
 def test_a_warp_that_does_nothing_changes_nothing_and_one_that_flips_only_flips() -> None:
     images = images_of(5, 2, 6, 9)
     torch.testing.assert_close(warped(images, drawing(images).maps(Augmentation())), images)

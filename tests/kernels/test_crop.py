@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -35,6 +37,7 @@ WARPS = (
     Augmentation(0, zoom=2.0, colour=0.3),
     Augmentation(2, flip=True, stretch=1.2, erase=0.9),
     Augmentation(40, flip=True, zoom=6.0, stretch=2.0),  # mirrored more than once
+    Augmentation(flip=True, crop=0.3, stretch=1.3, image_size=11, colour=0.2, erase=0.5),
 )
 
 
@@ -53,10 +56,12 @@ def test_the_kernel_warps_recolours_and_erases_as_the_functions_do(
     store = ImageStore(pixels, normalisation).to(device)
     indices = torch.randint(0, 7, (count,), generator=seeded(1)).to(device)
     drawing = Drawing(count, height, width, device, seeded(2, device=device.type))
-    maps, colours, squares = drawing.maps(change), drawing.colours(change), drawing.squares(change)
-    found = warp(store.pixels, indices, maps, colours, squares, store._scale.flatten(), store._shift.flatten())
+    size = (change.image_size or height, change.image_size or width)
+    drawn = replace(drawing, height=size[0], width=size[1])
+    maps, colours, squares = drawing.maps(change), drawn.colours(change), drawn.squares(change)
+    found = warp(store.pixels, indices, maps, colours, squares, store._scale.flatten(), store._shift.flatten(), size)
     assert found.is_contiguous(memory_format=torch.channels_last)
-    expected = warped(store.gather(indices), maps)
+    expected = warped(store.gather(indices), maps, size)
     expected = expected if colours is None else recoloured(expected, colours)
     expected = expected if squares is None else erased(expected, squares)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)

@@ -3,12 +3,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from protograph._internal.errors import InputError
 from protograph.episodes import seeded
-from protograph.nn.backbones import Centred, Conv4, Flatten, ResidualBlock, ResNet12, build_backbone, feature_count
+from protograph.nn.backbones import (
+    Centred,
+    Conv4,
+    Flatten,
+    ResidualBlock,
+    ResNet12,
+    build_backbone,
+    can_drop,
+    drop_block,
+    feature_count,
+)
 from protograph.variants import VARIANTS, build
 
 
@@ -112,6 +122,71 @@ def test_residual_block_adds_its_two_paths_then_activates_then_pools():
     assert outputs.min() < 0
     torch.testing.assert_close(outputs, nn.functional.max_pool2d(without.path(inputs) + without.shortcut(inputs), 2))
     torch.testing.assert_close(with_relu(inputs), nn.functional.leaky_relu(outputs, 0.1))
+
+
+def small_resnet(**options: bool) -> ResNet12:
+    return ResNet12(widths=(2, 3, 4, 5), **options).double()
+
+
+def test_a_mirroring_residual_net_averages_both_sides_in_evaluation_alone():
+    torch.manual_seed(0)
+    plain, mirroring = small_resnet(), small_resnet(mirror=True)
+    images = torch.randn(4, 3, 18, 20).double()
+    plain(images)
+    mirroring.load_state_dict(plain.state_dict())
+    assert torch.equal(mirroring.train()(images), plain.train()(images))
+    one, other = plain.eval()(images), plain(images.flip(3))
+    assert (one - other).abs().max() > 1e-3
+    torch.testing.assert_close(mirroring.eval()(images), (one + other) / 2, rtol=1e-12, atol=1e-12)
+
+
+def test_the_mirroring_residual_net_keeps_its_last_activation_whatever_is_asked():
+    with torch.device("meta"):
+        nets = [build_backbone("resnet12-mirror", 3, last_relu) for last_relu in (False, True)]
+    assert all(net.mirror and isinstance(net.blocks[-1].activation, nn.LeakyReLU) for net in nets)
+
+
+def squares(starts: Tensor, side: int, height: int, width: int) -> Tensor:
+    """Positions [n, C, H, W] in squares that start where `starts` [n, C, H - side + 1, W - side + 1] is true, by loops."""
+    inside = torch.zeros(*starts.shape[:2], height, width, dtype=torch.bool)
+    for n, channel, row, column in starts.nonzero().tolist():
+        inside[n, channel, row : row + side, column : column + side] = True
+    return inside
+
+
+@pytest.mark.parametrize(("height", "width", "side"), [(9, 11, 5), (5, 7, 5), (4, 8, 4), (1, 1, 1)])
+def test_drop_block_drops_squares_where_its_draws_say(height: int, width: int, side: int):
+    mask = drop_block((3, 4, height, width), torch.tensor(0.2), seeded(1))
+    drawn = torch.rand(3, 4, height - side + 1, width - side + 1, generator=seeded(1))
+    probability = 0.2 * height * width / (side**2 * (height - side + 1) * (width - side + 1))
+    dropped = squares(drawn < probability, side, height, width)
+    assert dropped.any()
+    assert torch.equal(mask == 0, dropped)
+    torch.testing.assert_close(mask[~dropped], torch.full_like(mask[~dropped], dropped.numel() / (~dropped).sum().item()))
+
+
+def test_drop_block_drops_about_the_share_that_is_asked():
+    dropped = (drop_block((64, 32, 10, 10), torch.tensor(0.1), seeded(0)) == 0).double().mean().item()
+    assert 0.085 < dropped <= 0.1  # squares may overlap
+    assert torch.equal(drop_block((2, 3, 10, 10), torch.tensor(0.0), seeded(0)), torch.ones(2, 3, 10, 10))
+
+
+def test_masks_multiply_what_the_last_two_blocks_return():
+    torch.manual_seed(0)
+    net = small_resnet().train()
+    images = torch.randn(6, 3, 32, 32).double()
+    masks = [mask.double() for mask in net.drop_masks(images, torch.tensor(0.5), seeded(0))]
+    assert [tuple(mask.shape) for mask in masks] == [(6, 4, 4, 4), (6, 5, 2, 2)]
+    expected = net.blocks[2](net.blocks[1](net.blocks[0](images))) * masks[0]
+    expected = (net.blocks[3](expected) * masks[1]).mean((2, 3))
+    torch.testing.assert_close(net(images, None, masks), expected, rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(net(images), expected)
+
+
+def test_only_residual_nets_drop_activations():
+    assert can_drop(small_resnet())
+    assert not can_drop(Conv4((2, 2, 2, 2)))
+    assert not can_drop(nn.Flatten())
 
 
 def test_identity_backbone_flattens_and_learns_nothing():

@@ -9,14 +9,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from protograph._internal.errors import InputError
-from protograph.data import Augmentation, Dataset, FeatureStore
+from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore
 from protograph.episodes import seeded
 from protograph.evaluation.metrics import MEASURES, Measure, evaluate, measures_as_json
+from protograph.nn.backbones import ResNet12
 from protograph.training import loop as training
 from protograph.training.optimiser import make_optimiser
 from protograph.training.run_config import RunConfig
@@ -242,17 +244,26 @@ def test_decay_scalars_reaches_the_training(toy: Dataset, toy_config: Make, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"dropout": 0.5}, {"zoom": 1.3, "stretch": 1.2, "colour": 0.3, "erase": 0.4}])
+@pytest.mark.parametrize(
+    ("variant", "changes"),
+    [
+        ("gcgpn-aux", {"dropout": 0.5}),
+        ("gcgpn-aux", {"zoom": 1.3, "stretch": 1.2, "colour": 0.3, "erase": 0.4}),
+        ("gcgpn-aux", {"ema": 0.5}),
+        ("linear", {"rotation": 0.5, "ema": 0.5, "crop": 0.3, "drop_block": 0.4}),
+    ],
+)
 def test_a_run_that_draws_more_ends_alike_when_it_was_killed(
-    toy: Dataset, toy_config: Make, tmp_path: Path, changes: dict[str, float]
+    toy: Dataset, toy_config: Make, small_resnet: str, tmp_path: Path, variant: str, changes: dict[str, float]
 ) -> None:
-    config = toy_config(**changes)
+    backbone = small_resnet if variant == "linear" else "conv4-32"
+    config, plain = (replace(toy_config(variant, **more), backbone=backbone) for more in (changes, {}))
     train(config, toy, tmp_path / "whole")
     with pytest.raises(Killed):
         train(config, toy, tmp_path / "run", progress=Stopping((3,)))
     train(config, toy, tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
-    train(toy_config(), toy, tmp_path / "without")
+    train(plain, toy, tmp_path / "without")
     assert outcome(tmp_path / "without") != outcome(tmp_path / "whole")
 
 
@@ -509,3 +520,75 @@ def test_two_stages_killed_in_each_end_like_two_that_were_not(tmp_path: Path) ->
 def epochs_done(folder: Path) -> int:
     path = folder / "epochs.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_the_average_of_weights_follows_the_trained_ones_and_is_what_counts(
+    toy: Dataset, toy_config: Make, small_resnet: str, tmp_path: Path
+) -> None:
+    followed = {}
+
+    class Following(TrainingStep):
+        def __call__(self, generator: torch.Generator) -> torch.Tensor:
+            assert self.averaged is not None
+            if not followed:
+                followed.update({name: value.double() for name, value in self.averaged.state_dict().items()})
+            loss = super().__call__(generator)
+            for name, value in self.model.state_dict().items():
+                old = followed[name]
+                followed[name] = 0.75 * old + 0.25 * value.double() if value.is_floating_point() else value.double()
+            return loss
+
+    config = toy_config(epochs=1, ema=0.75)
+    with patch.object(training, "TrainingStep", Following):
+        train(config, toy, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    last = run.weights("last")
+    for name, value in followed.items():
+        torch.testing.assert_close(last[name].double(), value, rtol=1e-5, atol=1e-6)
+    checkpoint = run.load()
+    assert checkpoint is not None
+    assert not torch.equal(checkpoint.part("trained.")["backbone.blocks.0.0.weight"], last["backbone.blocks.0.0.weight"])
+    assert measured_again(tmp_path / "run", toy) == checkpoint_measures(tmp_path / "run")
+
+
+def test_the_share_that_drop_block_drops_rises_with_the_training(
+    toy: Dataset, toy_config: Make, small_resnet: str, tmp_path: Path
+) -> None:
+    shares: list[float] = []
+    draw_masks = ResNet12.drop_masks
+
+    def noting(net: ResNet12, images: torch.Tensor, share: torch.Tensor, generator: torch.Generator) -> list[torch.Tensor]:
+        shares.append(share.item())
+        return draw_masks(net, images, share, generator)
+
+    config = replace(toy_config("linear", epochs=2, drop_block=0.4), backbone=small_resnet)
+    with patch.object(ResNet12, "drop_masks", noting):
+        train(config, toy, tmp_path / "run")
+    assert shares == pytest.approx([0.4 * step / 8 for step in range(8)])
+
+
+def test_a_first_stage_keeps_the_epoch_with_the_best_mean_of_seen_seen_and_novel_novel(
+    toy: Dataset, toy_config: Make, small_resnet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coming = iter([(40.0, 30.0), (50.0, 25.0), (30.0, 44.0)])
+
+    def scripted(*_: object) -> dict[str, Measure]:
+        seen, novel = next(coming)
+        zeros = dict.fromkeys(MEASURES, Measure(0.0, 0.0))
+        return {**zeros, "seen_seen": Measure(seen, 1.0), "novel_novel": Measure(novel, 1.0)}
+
+    monkeypatch.setattr(training, "measure", scripted)
+    config = replace(toy_config("linear"), backbone=small_resnet)
+    assert train(config, toy, tmp_path / "run")["epoch"] == 2
+
+
+def test_settings_that_a_backbone_or_the_images_cannot_serve_are_refused(
+    toy: Dataset, toy_config: Make, small_resnet: str
+) -> None:
+    with pytest.raises(InputError, match=r"drop_block needs a backbone that drops activations, .* and conv4-32 does not"):
+        plan_training(toy_config("linear", drop_block=0.1), toy)
+    with pytest.raises(InputError, match=r"gives 128 features of images of image_size 32, and 32 of those"):
+        plan_training(toy_config("linear", image_size=32), toy)
+    wide = replace(toy, store=ImageStore(torch.cat([toy.store.pixels] * 2, 3), toy.store.normalisation))
+    with pytest.raises(InputError, match=r"rotation task needs square images, not \(1, 16, 32\)"):
+        plan_training(replace(toy_config("linear", rotation=1.0), backbone=small_resnet), wide)

@@ -43,6 +43,40 @@ def stepping(variant: str, toy: Dataset, config: RunConfig) -> tuple[GraphProtot
     return before.train(), loss.item(), drawn
 
 
+def logits_of(head: torch.nn.Module, features: list[list[float]]) -> list[list[float]]:
+    """What a linear head makes of features, by loops."""
+    weight, bias = head.weight.tolist(), head.bias.tolist()  # type: ignore[union-attr, operator]
+    return [
+        [sum(w * x for w, x in zip(row, feature, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
+        for feature in features
+    ]
+
+
+def mean_cross_entropy(logits: list[list[float]], targets: list[int]) -> float:
+    pairs = zip(logits, targets, strict=True)
+    return sum(math.log(sum(map(math.exp, row))) - row[target] for row, target in pairs) / len(targets)
+
+
+def test_linear_classification_is_cross_entropy_of_dot_products_plus_that_of_the_turns(
+    toy: Dataset, toy_config: Make, small_resnet: str
+) -> None:
+    config = replace(toy_config("linear", rotation=0.5, batch_size=13), backbone=small_resnet)
+    model, spec, _ = plan_training(config, toy)
+    before = copy.deepcopy(model).train()
+    chosen, plain = VARIANTS["linear"], Augmentation()
+    optimiser = make_optimiser(model, config.recipe)
+    loss = TrainingStep(model, optimiser, toy.store, plain, spec, 13, chosen, config.recipe)(seeded(0)).item()
+    assert isinstance(spec, Pool)
+    batch = draw_batch(spec, 13, seeded(0))
+    turns = [0] * 7 + [1, 1, 2, 2, 3, 3]  # half of them upright
+    images = toy.store.gather(batch.images)
+    turned = torch.stack([torch.rot90(image, turn, (1, 2)) for image, turn in zip(images, turns, strict=True)])
+    features = before.embed(turned).tolist()
+    expected = mean_cross_entropy(logits_of(before.heads["classes"], features), batch.targets.tolist())
+    expected += 0.5 * mean_cross_entropy(logits_of(before.heads["rotation"], features), turns)
+    assert loss == pytest.approx(expected, abs=1e-5)
+
+
 def test_classification_is_cross_entropy_of_cosines_with_every_seen_class(toy: Dataset, toy_config: Make) -> None:
     model, loss, batch = stepping("cosine", toy, toy_config("cosine"))
     features, prototypes = model.embed(toy.store.gather(batch.images)).tolist(), model.prototypes.tolist()

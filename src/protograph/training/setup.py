@@ -12,7 +12,7 @@ from protograph._internal.errors import InputError, unknown_name
 from protograph.data import Dataset, FeatureStore, Pool
 from protograph.episodes import EpisodeSpec
 from protograph.evaluation.metrics import MEASURES, evaluation_spec
-from protograph.nn.backbones import Centred, can_drop
+from protograph.nn.backbones import Centred, can_drop, feature_count
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import check_similarities, open_relations
 from protograph.training.recipes import Recipe, can_be_pretrained, stage_before
@@ -41,7 +41,7 @@ def plan_training(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNe
             "their place: leave that out, or choose another recipe"
         )
     model = make_model(config, dataset)
-    check_images(recipe, dataset.store.image_shape)
+    check_images(recipe, dataset.store.image_shape, model)
     if recipe.drop_block and not can_drop(model.backbone):
         raise InputError(
             f"recipe '{recipe.name}': drop_block needs a backbone that drops activations, such as resnet12-mirror, and "
@@ -96,8 +96,17 @@ def add_heads(model: GraphPrototypeNetwork, variant: Variant, config: RunConfig)
             model.heads[name] = nn.Linear(model.prototypes.shape[1], outputs)
 
 
-def check_images(recipe: Recipe, image_shape: tuple[int, ...]) -> None:
-    """Refuse to rotate images that are not square, by a quarter of a turn."""
+def check_images(recipe: Recipe, image_shape: tuple[int, ...], model: GraphPrototypeNetwork) -> None:
+    """Refuse training images that the rotation task cannot turn, or of a size that gives other features than evaluation."""
+    features = model.prototypes.shape[1]
+    if recipe.image_size:
+        trained = feature_count(model.backbone, (image_shape[0], recipe.image_size, recipe.image_size))
+        if trained != features:
+            raise InputError(
+                f"recipe '{recipe.name}': this backbone gives {trained} features of images of image_size {recipe.image_size}, "
+                f"and {features} of those it is tested on: choose a backbone that averages over positions, such as "
+                "resnet12-mirror, or leave out image_size"
+            )
     if recipe.rotation and not recipe.image_size and (len(image_shape) != 3 or image_shape[1] != image_shape[2]):
         raise InputError(
             f"recipe '{recipe.name}': the rotation task needs square images, not {tuple(image_shape)}: set image_size too, or "
