@@ -123,6 +123,8 @@ class Variant:
     candidates: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.chosen_by, str):  # model files of version 0.1, and whoever names one measure
+            object.__setattr__(self, "chosen_by", (self.chosen_by,))
         for kind, names, known in (
             ("objective", (self.objective,), OBJECTIVES),
             ("classifier", (self.classifier,), CLASSIFIERS),

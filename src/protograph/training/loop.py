@@ -33,7 +33,7 @@ from protograph.evaluation.metrics import (
     measures_as_json,
 )
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.training.optimiser import learning_rate_at, make_optimiser, set_learning_rate
+from protograph.training.optimiser import learning_rate_at, make_optimiser, momentum_of, restore_momentum, set_learning_rate
 from protograph.training.recipes import Recipe
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Checkpoint, Run
@@ -236,10 +236,7 @@ def snapshot_tensors(
     if averaged is not model:
         tensors |= {f"trained.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best.{name}": value for name, value in best.items()}
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    for parameter, state in optimiser.state.items():
-        if state.get("momentum_buffer") is not None:
-            tensors[f"momentum.{names[id(parameter)]}"] = state["momentum_buffer"]
+    tensors |= {f"momentum.{name}": value for name, value in momentum_of(model, optimiser).items()}
     return tensors | {"progress.loss_sum": loss_sum}
 
 
@@ -251,11 +248,7 @@ def restore_checkpoint(run: Run, model: nn.Module, averaged: nn.Module, optimise
     load_weights(averaged, checkpoint.part("last."), run)
     if averaged is not model:
         load_weights(model, checkpoint.part("trained."), run)
-    momentum = checkpoint.part("momentum.")
-    for name, parameter in model.named_parameters():
-        if name in momentum:
-            # The fused optimiser needs the parameter's memory layout, and a checkpoint does not keep channels-last.
-            optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum[name])
+    restore_momentum(model, optimiser, checkpoint.part("momentum."))
     return checkpoint
 
 

@@ -1,6 +1,7 @@
 """The optimiser, and the learning rate of each step."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,20 @@ def learning_rate_at(recipe: Recipe, step: int) -> float:
         if step // recipe.steps >= epoch:
             rate = lower
     return rate * min(1.0, (step + 1) / recipe.warmup_steps) if recipe.warmup_steps else rate
+
+
+def momentum_of(model: nn.Module, optimiser: torch.optim.SGD) -> dict[str, Tensor]:
+    """Return the momentum of the parameters that have some, by name: all that an optimiser has to remember."""
+    momentum = {name: optimiser.state.get(parameter, {}).get("momentum_buffer") for name, parameter in model.named_parameters()}
+    return {name: value for name, value in momentum.items() if value is not None}
+
+
+def restore_momentum(model: nn.Module, optimiser: torch.optim.SGD, momentum: Mapping[str, Tensor]) -> None:
+    """Give an optimiser the momentum that `momentum_of` returned."""
+    for name, parameter in model.named_parameters():
+        if name in momentum:
+            # The fused optimiser needs the parameter's memory layout, and a checkpoint does not keep channels-last.
+            optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum[name])
 
 
 @torch.no_grad()
