@@ -1,5 +1,6 @@
 import functools
 import math
+import os
 import random
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from protograph.nn.backbones import ResNet12
 from protograph.training import loop as training
 from protograph.training.optimiser import make_optimiser
 from protograph.training.run_config import RunConfig
-from protograph.training.run_folder import Run
+from protograph.training.run_folder import Run, lock_run
 from protograph.training.setup import make_model, plan_training
 from protograph.training.stages import train
 from protograph.training.step import TrainingStep
@@ -131,6 +132,14 @@ def test_restored_momentum_lies_in_memory_as_its_parameter_does(toy: Dataset, to
             assert buffer.stride() == parameter.stride()
             convolutions += not parameter.is_contiguous()
     assert convolutions
+
+
+def test_a_folder_that_another_process_trains_into_is_refused(toy: Dataset, toy_config: Make, tmp_path: Path) -> None:
+    with lock_run(tmp_path / "run"), pytest.raises(InputError, match=f"in use by process {os.getpid()} .*wait for it"):
+        train(toy_config(), toy, tmp_path / "run")
+    train(toy_config(epochs=1, steps=1), toy, tmp_path / "run")
+    with lock_run(tmp_path / "run"):  # nobody trains what is finished
+        assert train(toy_config(epochs=1, steps=1), toy, tmp_path / "run")["epoch"] == 1
 
 
 @pytest.mark.gpu

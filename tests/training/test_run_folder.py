@@ -1,5 +1,8 @@
 import os
+import re
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import torch
 
 from protograph._internal.errors import InputError
 from protograph.training.run_config import RunConfig
-from protograph.training.run_folder import Checkpoint, Run
+from protograph.training.run_folder import Checkpoint, Run, lock_run
 
 Make = Callable[..., RunConfig]
 
@@ -164,3 +167,28 @@ def test_a_damaged_history_is_refused(run: Run) -> None:
     (run.folder / "epochs.jsonl").write_text('{"epoch": 1')
     with pytest.raises(InputError, match=r"epochs\.jsonl is damaged .*: remove measures\.json beside it"):
         _ = run.history
+
+
+def test_of_different_trainings_that_start_together_one_has_the_folder(tmp_path: Path, toy_config: Make) -> None:
+    """The others are refused by the name of the first, and it finds nothing of theirs."""
+    together, answered, folder = threading.Barrier(8), threading.Semaphore(0), tmp_path / "run"
+
+    def train(seed: int) -> str:
+        together.wait()
+        try:
+            with lock_run(folder):
+                run = Run.claim(folder, replace(toy_config(), seed=seed))
+                for _ in range(7):  # until all others were refused
+                    assert answered.acquire(timeout=60)
+                assert Run.open(folder).config == run.config
+        except InputError as error:
+            answered.release()
+            return str(error)
+        return "trained"
+
+    with ThreadPoolExecutor(8) as threads:
+        ends = [future.result() for future in [threads.submit(train, seed) for seed in range(8)]]
+    assert ends.count("trained") == 1
+    refusal = f"{folder} is in use by (process {os.getpid()} on .*|another process): wait for it, or choose another folder"
+    assert all(re.fullmatch(refusal, end) for end in ends if end != "trained")
+    assert not (folder / ".lock").exists()

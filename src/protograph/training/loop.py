@@ -22,7 +22,7 @@ from protograph._internal.progress import Progress
 from protograph.data import Dataset, Pool
 from protograph.data.kept_split import keep_split
 from protograph.device import PRECISIONS, WARM_UP
-from protograph.episodes import EpisodeSpec, fixed_episodes, step_seed
+from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, step_seed
 from protograph.evaluation.metrics import (
     MEASURES,
     EvaluationSizes,
@@ -36,7 +36,7 @@ from protograph.nn.model import GraphPrototypeNetwork
 from protograph.training.optimiser import learning_rate_at, make_optimiser, momentum_of, restore_momentum, set_learning_rate
 from protograph.training.recipes import Recipe
 from protograph.training.run_config import RunConfig
-from protograph.training.run_folder import Checkpoint, Run
+from protograph.training.run_folder import Checkpoint, Run, lock_run
 from protograph.training.setup import load_first_stage, load_weights, plan_training, set_parameters
 from protograph.training.step import TrainingStep
 from protograph.variants import find_variant
@@ -61,25 +61,32 @@ def train_stage(
         start: The finished run of the stage before, if the variant or recipe names one.
 
     """
-    recipe, variant = config.recipe, find_variant(config.variant)
     # All mistakes are reported before the folder is touched.
     model, spec, validation_spec = plan_training(config, dataset)
     config = load_first_stage(model, config, start)
     model.to(device)
     model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.precision = PRECISIONS[config.precision]
-    validation = fixed_episodes(validation_spec, VALIDATION_SEED, recipe.validation_episodes)
-    run = Run.claim(folder, config)
-    keep_split(dataset, run.folder)
-    if run.measures is not None:
-        return run.measures
+    validation = fixed_episodes(validation_spec, VALIDATION_SEED, config.recipe.validation_episodes)
+    if (finished := Run.find(folder, config)) is not None and finished.measures is not None:
+        return finished.measures
+    with lock_run(folder):
+        run = Run.claim(folder, config)
+        keep_split(dataset, run.folder)
+        if run.measures is not None:  # another process has just finished it
+            return run.measures
+        keep_freed_memory()
+        session = Session(run, model, replace(dataset, store=dataset.store.to(device)), spec.to(device))
+        return train_session(session, validation, progress)
 
-    keep_freed_memory()
-    session = Session(run, model, replace(dataset, store=dataset.store.to(device)), spec.to(device))
+
+def train_session(session: "Session", validation: Episodes, progress: Progress) -> dict[str, Any]:
+    """Take the steps that a training lacks, save it now and then, and return its final measures."""
     saver = Saver(session)
-    state, last_step = session.state, recipe.epochs * recipe.steps
+    recipe, variant, state = session.recipe, session.variant, session.state
+    last_step = recipe.epochs * recipe.steps
     stops = patience_is_exhausted(recipe, state)
-    with progress.task(f"train {config.variant}", last_step, "steps", done=state.step) as advance:
+    with progress.task(f"train {variant.name}", last_step, "steps", done=state.step) as advance:
         while state.step < last_step and not stops:
             session.take_step()
             advance(1)
@@ -96,7 +103,7 @@ def train_stage(
             if stops:
                 chosen_by = " and ".join(MEASURES[name] for name in variant.chosen_by)
                 progress.say(f"stopped: no better validation {chosen_by} for {recipe.patience} epochs")
-    return conclude(run, session.averaged, session.dataset, state, session.setup_seconds, progress)
+    return conclude(session.run, session.averaged, session.dataset, state, session.setup_seconds, progress)
 
 
 class Session:

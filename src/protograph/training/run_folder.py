@@ -11,7 +11,8 @@ Each file is whole or absent. The checkpoint is the one source of truth: a kille
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import unfinished, write_atomically, write_json
+from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import EPOCH_KEYS, renamed
 from protograph._internal.sealed import seal, tensors_digest, unseal, with_prefix
 from protograph._version import __version__
 from protograph.training.run_config import RunConfig, differences
+
+LOCK = ".lock"  # in the folder while a process trains into it
 
 
 def run_path(dataset: str, shots: int | None, variant: str, recipe: str, seed: int, relations: Sequence[str] = ()) -> Path:
@@ -172,6 +176,19 @@ class Run:
         return found
 
 
+@contextmanager
+def lock_run(folder: Path) -> Iterator[None]:
+    """Keep every other process from training into a run folder.
+
+    Raises:
+        InputError: Another process trains into it.
+
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold_lock(folder / LOCK, folder, "wait for it, or choose another folder"):
+        yield
+
+
 def environment() -> dict[str, Any]:
     """Versions and hardware that numbers may depend on."""
     return {
@@ -186,5 +203,5 @@ def environment() -> dict[str, Any]:
 
 def _foreign(folder: Path) -> list[Path]:
     """What lies in a folder besides the traces of a run that was killed while it claimed it."""
-    own = ("environment.json", ".environment.json.", ".config.json.")
-    return [path for path in folder.iterdir() if not path.name.startswith(own)]
+    traces = ("environment.json", ".environment.json.", ".config.json.", LOCK)
+    return [path for path in folder.iterdir() if not path.name.startswith(traces)]
