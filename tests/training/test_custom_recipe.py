@@ -1,4 +1,4 @@
-"""A recipe, a variant and an operator from outside the package, and the command that shows recipes."""
+"""A recipe, a variant and an operator from outside the package."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from protograph.cli import app
 from protograph.data import Dataset
-from protograph.training.recipes import FAST, PAPER, RECIPES, Recipe, register_recipe, resolve_recipe
+from protograph.training.recipes import FAST, RECIPES, Recipe, register_recipe, resolve_recipe
 from protograph.training.run_config import configure
 from protograph.training.run_folder import Run
 from protograph.training.stages import train
@@ -25,13 +25,6 @@ def registries() -> Iterator[None]:
     """Let every test leave the registries as they were."""
     with patch.dict(RECIPES), patch.dict(VARIANTS), patch.dict(OPERATORS):
         yield
-
-
-def shown(*words: str) -> dict[str, object]:
-    result = CliRunner().invoke(app, ["recipes", *words, "--json"])
-    assert result.exit_code == 0, result.stderr
-    answer: dict[str, object] = json.loads(result.stdout)
-    return answer
 
 
 def test_a_registered_recipe_is_followed_as_it_stands() -> None:
@@ -51,37 +44,10 @@ def test_a_registered_function_makes_a_recipe_of_variant_and_dataset() -> None:
 
 
 def test_the_example_s_variant_trains_by_its_recipe(toy: Dataset, tmp_path: Path) -> None:
-    listed = shown("--plugin", str(EXAMPLE))
-    assert listed["brief"] == {"summary": "five steps, to try a model"}
+    result = CliRunner().invoke(app, ["recipes", "--json", "--plugin", str(EXAMPLE)])
+    assert json.loads(result.stdout)["brief"] == {"summary": "five steps, to try a model"}
     changes = {"steps": 2, "ways": 3, "seen_queries": 6, "validation_episodes": 2, "test_queries": 6}
     config = configure(toy, "gcgpn-uniform", recipe="brief", changes=changes, backbone="conv4-32")
-    result = train(config, toy, tmp_path / "run")
-    assert (result["variant"], result["recipe"]) == ("gcgpn-uniform", "brief")
+    measured = train(config, toy, tmp_path / "run")
+    assert (measured["variant"], measured["recipe"]) == ("gcgpn-uniform", "brief")
     assert len(Run.open(tmp_path / "run").history) == 1
-
-
-def test_recipes_are_listed_with_a_line_each() -> None:
-    listed = shown()
-    assert list(listed) == list(RECIPES)
-    assert all(listed[name] == {"summary": RECIPES[name].summary} for name in listed)
-
-
-def test_a_recipe_is_shown_as_a_run_would_follow_it_beside_the_paper_s() -> None:
-    answer = shown("pn+", "cub", "--recipe", "strong")
-    settings = answer["settings"]
-    assert isinstance(settings, dict)
-    resolved = resolve_recipe(find_variant("pn+"), "cub", "strong")
-    assert settings["episodes"] == {"value": resolved.episodes, "paper": PAPER.episodes}
-    assert settings["backbone"] == {"value": "conv4-128-mirror", "paper": "conv4-64-128"}
-    assert "batch_size" not in settings, "of no use to it"
-    differs = answer["differs"]
-    assert isinstance(differs, list)
-    assert {"backbone", "episodes", "training_ways", "zoom"} <= set(differs)
-    assert "momentum" not in differs
-
-
-def test_recipes_of_an_unknown_variant_or_recipe_are_refused() -> None:
-    for words, name in ((["gcgpn-axu"], "gcgpn-aux"), (["gcgpn-aux", "letters", "--recipe=fats"], "fast")):
-        result = CliRunner().invoke(app, ["recipes", *words])
-        assert result.exit_code == 2
-        assert name in result.stderr
