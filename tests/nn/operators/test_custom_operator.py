@@ -2,6 +2,7 @@ import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,10 +18,15 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_operator.py"
 SEEN, NOVEL, D = 4, 2, 3
 
 
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """Let every test leave the registries as they were."""
+    with patch.dict(VARIANTS), patch.dict(OPERATORS):
+        yield
+
+
 @pytest.fixture
-def patrons(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[pg.Operator]]:
-    monkeypatch.setattr("protograph.variants.OPERATORS", dict(OPERATORS))
-    monkeypatch.setattr("protograph.variants.VARIANTS", dict(VARIANTS))
+def patrons() -> type[pg.Operator]:
     return runpy.run_path(str(EXAMPLE))["Patrons"]
 
 
@@ -77,8 +83,7 @@ def test_what_an_operator_may_not_return_is_named(result: Any, complaint: str) -
         Broken().weights(make_context([0, 1, 2, 3, 4, 5]))
 
 
-def test_an_operator_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protograph.variants.OPERATORS", dict(OPERATORS))
+def test_an_operator_that_is_none_is_named() -> None:
     pg.register_operator("plain", lambda parts: nn.Linear(2, 2))  # type: ignore[arg-type,return-value]
     with pytest.raises(InputError, match="operator 'plain' is built as a Linear, not as an Operator"):
         pg.build(pg.Variant("plain", (pg.Op("plain"),), ""), "identity", (D,), SEEN)
