@@ -1,12 +1,14 @@
 import io
 import random
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pillow_heif
 import pytest
-from PIL import Image
+from PIL import AvifImagePlugin, Image
 
 from data.layouts import Pixels, blocks
 from protograph.data import decode
@@ -162,6 +164,34 @@ def test_formats_that_no_suffix_promises_are_refused() -> None:
     """Pillow goes by the contents; it would start Ghostscript for this one."""
     with pytest.raises(OSError, match="cannot identify"):
         decode.decode(encoded(Image.fromarray(blocks(20, 20, 7)), "EPS"), SIZE)
+
+
+@pytest.mark.parametrize("kind", ["HEIF", "AVIF"])
+def test_photographs_of_telephones_are_decoded(kind: str) -> None:
+    pillow_heif.register_heif_opener()
+    content = encoded(smooth(200, 100), kind, quality=95)
+    pixels, width, height, grey = decode.decode(content, SIZE)
+    assert (height, width, grey) == (200, 100, False)
+    expected = np.asarray(smooth(200, 100).resize((SIZE, SIZE), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(pixels.transpose(1, 2, 0) - expected).max() < 8
+
+
+def test_no_thumbnail_stands_for_a_photograph() -> None:
+    """A telephone writes a small copy into the file, which Pillow would decode instead."""
+    pillow_heif.register_heif_opener()
+    content = encoded(smooth(900, 900), "HEIF", quality=95, thumbnails=[256])
+    with decode.open_image(content) as image:
+        decode.draft(image, 100)
+        assert image.size == (900, 900)
+
+
+@pytest.mark.parametrize(("brand", "named"), [(b"heic", "needs pillow-heif: pip install"), (b"avif", "needs Pillow 11.3")])
+def test_a_decoder_that_is_not_installed_is_named(brand: bytes, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setattr(AvifImagePlugin, "SUPPORTED", False)
+    content = b"\x00\x00\x00\x18ftyp" + brand + bytes(4) + b"mif1miaf" + bytes(50)
+    with pytest.raises(decode.MissingDecoderError, match=named):
+        decode.open_image(content)
 
 
 def test_work_names_what_is_wrong_and_goes_on(tmp_path: Path) -> None:

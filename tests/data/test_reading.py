@@ -159,6 +159,21 @@ def test_a_image_that_only_got_another_time_is_read_again_and_is_the_same(root: 
 
 
 @pytest.mark.slow
+def test_a_decoder_that_is_installed_later_reads_what_could_not_be_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Photographs in HEIC and AVIF are listed either way; none is left out without a word."""
+    (root / "photo.HEIC").write_bytes(b"no image")
+    assert "photo.HEIC" in reading.find_names(root)
+    built: list[str] = []
+    monkeypatch.setattr(reading, "open_images", lambda key, *arguments: built.append(key))
+    for decoders in (["AVIF"], ["AVIF", "HEIC"], ["AVIF"]):
+        monkeypatch.setattr(decode, "installed_decoders", lambda decoders=decoders: decoders)
+        for names in (["photo.HEIC"], ["other.png"]):
+            reading.read_images(root, names, 84, IMAGE_NORMALISATION, Silent())
+    heic, png = built[::2], built[1::2]
+    assert heic[0] == heic[2] != heic[1]
+    assert len(set(png)) == 1, "other images stay in the cache"
+
+
 def test_a_image_that_appears_is_found(root: Path) -> None:
     names = ["a/000.png", "a/late.png"]
     assert list(read(root, names).errors) == [1]

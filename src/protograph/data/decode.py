@@ -11,6 +11,7 @@ import json
 import signal
 import sys
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000")  # some others start programs to be decoded
+HEIC_OR_AVIF = frozenset((".heic", ".heif", ".hif", ".avif"))  # suffixes of formats that not every installation can read
 MAX_PIXELS = 64_000_000  # a larger image is a mistake or an attack; a photograph has a third
 
 
@@ -28,16 +30,57 @@ def decode(content: bytes, size: int) -> tuple[NDArray[np.uint8], int, int, bool
     """
     with open_image(content) as image:
         width, height = image.size
-        image.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction, never below twice the size
+        draft(image, 2 * size)
         rgb = np.frombuffer(to_rgb(image, size).tobytes(), np.uint8).reshape(size, size, 3)
         return rgb.transpose(2, 0, 1), width, height, is_grey(image)
 
 
+class MissingDecoderError(ValueError):
+    """An image in a format for which no decoder is installed."""
+
+
 def open_image(content: bytes) -> Image.Image:
     """Return the contents of a file as an image with pixels not decoded yet; too large an image is refused."""
-    image = Image.open(io.BytesIO(content), formats=FORMATS)
+    image = Image.open(io.BytesIO(content), formats=_formats(content))
     check_pixels(image)
     return image
+
+
+def _formats(content: bytes) -> tuple[str, ...]:
+    """Return the formats that a file may have. The decoder of HEIC is imported when the first such file comes."""
+    if content[4:8] != b"ftyp":  # HEIC and AVIF begin with the size of a list of brands, this word, and the list
+        return FORMATS
+    brands = content[8 : int.from_bytes(content[:4])]
+    if b"avif" in brands or b"avis" in brands:
+        if not has_avif():
+            raise MissingDecoderError("it is AVIF, which needs Pillow 11.3 or newer: pip install --upgrade pillow")
+        return ("AVIF",)
+    try:
+        import pillow_heif
+    except ImportError:
+        raise MissingDecoderError('it is HEIC, which needs pillow-heif: pip install "protograph[heic]"') from None
+    pillow_heif.register_heif_opener()
+    return ("HEIF",)
+
+
+def has_avif() -> bool:
+    """Return whether Pillow reads AVIF."""
+    try:
+        from PIL import AvifImagePlugin
+    except ImportError:
+        return False
+    return bool(AvifImagePlugin.SUPPORTED)
+
+
+def installed_decoders() -> list[str]:
+    """Return which of the formats that not every installation can read are read by this one."""
+    return ["AVIF"] * has_avif() + ["HEIC"] * (find_spec("pillow_heif") is not None)
+
+
+def draft(image: Image.Image, edge: int) -> None:
+    """Let a large JPEG be decoded at a fraction of its size, at which no edge is shorter than `edge`."""
+    if image.format != "HEIF":  # which would answer with a thumbnail
+        image.draft("RGB", (edge, edge))
 
 
 def check_pixels(image: Image.Image) -> None:

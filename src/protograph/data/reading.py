@@ -26,7 +26,9 @@ from protograph.data import decode
 from protograph.data.images import Images
 from protograph.data.store import ImageStore, Normalisation
 
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".jfif"))
+SUFFIXES = decode.HEIC_OR_AVIF | {
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".jfif",
+}  # fmt: skip
 PIXELS_VERSION = 2  # raised whenever the same file gives other pixels
 CHUNK = 128  # files in a worker's job
 
@@ -46,8 +48,11 @@ def read_images(root: Path, names: Sequence[str], size: int, normalisation: Norm
     """
     base = os.fspath(root.resolve())
     files = [f"{base}{os.sep}{name}" for name in names]
+    parts: list[object] = [base, size, list(names), [_stamp(file) for file in files]]
+    if any(_suffix(name) in decode.HEIC_OR_AVIF for name in names):
+        parts.append(decode.installed_decoders())  # with another decoder, they are read again
     return open_images(
-        _key([base, size, list(names), [_stamp(file) for file in files]]),
+        _key(parts),
         names,
         normalisation,
         lambda folder: _decode(files, size, folder, progress),
@@ -111,7 +116,11 @@ def find_names(folder: Path) -> list[str]:
     """Return the sorted names of the image files directly in a folder."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries]
-    return sorted(name for name in names if name[name.rfind(".") :].lower() in SUFFIXES and not name.startswith("."))
+    return sorted(name for name in names if _suffix(name) in SUFFIXES and not name.startswith("."))
+
+
+def _suffix(name: str) -> str:
+    return name[name.rfind(".") :].lower()
 
 
 def find_folders(folder: Path) -> list[str]:
