@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from protograph.cli import display
-from protograph.cli.display import measures_table, reported
+from protograph.cli.display import ProgressLines, ShownProgress, measures_table, reported
 from protograph.evaluation.metrics import MEASURES
 
 
@@ -83,3 +83,35 @@ def test_brackets_in_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     assert "runs [/lr=1] [lr=2]" in shown
     assert "[red]one[/]" in shown
+
+
+def test_progress_is_told_in_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lines = 0.0, []
+    monkeypatch.setattr(display.time, "monotonic", lambda: now)
+    told = ProgressLines("encode", 1000, "images", 100, lines.append)
+    for now in (1.0, 9.0):  # noqa: B007 - the clock
+        told.advance(10)
+    assert lines == [], "what is done within seconds needs no line"
+    now = 10.0
+    told.advance(80)
+    assert lines == ["encode: 200 of 1000 images, 10 images/s, 1 min 20 s left"]
+    for now in range(11, 500):  # noqa: B007
+        told.advance(1)
+    assert 5 < len(lines) < 15, "less and less often, but every minute"
+    told.advance(1000)
+    assert not lines[-1].startswith("encode: 1000 of"), "the end needs no line"
+
+
+def test_only_a_pipe_gets_lines_of_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(display, "FIRST_LINE", 0.0)
+    for quiet in (False, True):
+        with ShownProgress(quiet).task("encode", 10, "images") as advance:
+            advance(5)
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith("encode: 5 of 10 images, ") != quiet
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(4.4, "4 s"), (125, "2 min 5 s"), (7290, "2 h 1 min")])
+def test_times_are_told_in_words(seconds: float, text: str) -> None:
+    assert display.duration(seconds) == text

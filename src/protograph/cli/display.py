@@ -3,6 +3,7 @@
 import errno
 import functools
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -23,6 +24,8 @@ from protograph.evaluation.metrics import measure_titles
 UNSAVED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
 )  # fmt: skip
+
+FIRST_LINE, LONGEST_SILENCE = 10.0, 60.0  # seconds, of progress where there is no terminal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,8 +77,47 @@ class RateColumn(ProgressColumn):
         return Text(f"{speed:.3g} {task.fields['unit']}/s" if speed else "", style="cyan")
 
 
+class ProgressLines:
+    """Lines on how far a task is, where no bar can be shown: after ten seconds, later and later, at least every minute.
+
+    Args:
+        title: What is done.
+        total: The number of units of work.
+        unit: The name of a unit, in the plural.
+        done: The number of units that were finished already.
+        write: What writes a line.
+
+    """
+
+    def __init__(self, title: str, total: int, unit: str, done: int, write: Callable[[str], None]) -> None:
+        self.title, self.total, self.unit, self.write = title, total, unit, write
+        self.done, self.earlier = done, done
+        self.began = time.monotonic()
+        self.due = FIRST_LINE
+
+    def advance(self, count: int) -> None:
+        """Count finished units, and write a line if one is due."""
+        self.done += count
+        elapsed = time.monotonic() - self.began
+        if elapsed < self.due or self.done >= self.total:
+            return
+        self.due = elapsed + min(elapsed, LONGEST_SILENCE)
+        speed = (self.done - self.earlier) / elapsed
+        remaining = f", {duration((self.total - self.done) / speed)} left" if speed else ""
+        self.write(f"{self.title}: {self.done} of {self.total} {self.unit}, {speed:.3g} {self.unit}/s{remaining}")
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words, such as '2 min 5 s'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 class ShownProgress:
-    """Progress bars with speed and remaining time on a terminal; elsewhere only the lines that stay."""
+    """Progress bars with speed and remaining time on a terminal; elsewhere a line now and then, and the lines that stay."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = errors()
@@ -83,13 +125,15 @@ class ShownProgress:
 
     @contextmanager
     def task(self, title: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """Show a bar until the task ends."""
+        """Show a bar until the task ends; lines where there is no terminal."""
+        if not self.quiet and not self.console.is_terminal:
+            yield ProgressLines(title, total, unit, done, self.say).advance
+            return
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[unit]}"),
             RateColumn(), TimeRemainingColumn(),
         )  # fmt: skip
-        shown = not self.quiet and self.console.is_terminal
-        with Bars(*columns, console=self.console, transient=True, disable=not shown) as bars:
+        with Bars(*columns, console=self.console, transient=True, disable=self.quiet) as bars:
             bar = bars.add_task(title, total=total, completed=done, unit=unit)
             yield lambda count: bars.advance(bar, count)
 
