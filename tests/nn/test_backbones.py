@@ -189,6 +189,45 @@ def test_only_residual_nets_drop_activations():
     assert not can_drop(nn.Flatten())
 
 
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [("conv4-32", (2, 3)), ("conv4-128-mirror", (2, 3)), ("resnet12", (2, 3)), ("resnet12-mirror", (2, 3))],
+)
+def test_scores_of_positions_add_up(name, positions):
+    """Naively: by a loop over the channels of each position."""
+    torch.manual_seed(0)
+    backbone = build_backbone(name, 3, last_relu=False).eval()
+    images = torch.randn(2, 3, 32, 48)
+    with torch.no_grad():
+        features = backbone(images)
+        weights = torch.randn(features.shape[1])
+        scores = backbone.score_map(images, weights)
+    assert scores.shape == (2, *positions)
+    torch.testing.assert_close(scores.sum((1, 2)), features @ weights, atol=1e-4, rtol=1e-4)
+    for image in range(2):
+        for row in range(positions[0]):
+            for column in range(positions[1]):
+                naive = naive_score(backbone, images[image], weights, row, column)
+                assert scores[image, row, column].item() == pytest.approx(naive, abs=1e-4)
+
+
+def naive_score(backbone, image, weights, row, column):
+    """The score of one position, from the outputs of the last block."""
+    sides = [image, image.flip(-1)] if getattr(backbone, "mirror", False) else [image]
+    total = 0.0
+    with torch.no_grad():
+        for side in sides:
+            maps = backbone.blocks(side[None])[0]
+            height, width = maps.shape[1:]
+            at = column if side is image else width - 1 - column
+            for channel in range(maps.shape[0]):
+                if isinstance(backbone, ResNet12):
+                    total += (weights[channel] * maps[channel, row, at]).item() / (height * width)
+                else:
+                    total += (weights[(channel * height + row) * width + at] * maps[channel, row, at]).item()
+    return total / len(sides)
+
+
 def test_identity_backbone_flattens_and_learns_nothing():
     backbone = build_backbone("identity", 7, last_relu=False)
     assert isinstance(backbone, Flatten)

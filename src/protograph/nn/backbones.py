@@ -115,16 +115,26 @@ class Conv4(Backbone):
     def forward(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
         """Return features [n, D] of images [n, C, H, W]; in training batch norm sees each of the `parts` alone."""
         parts = parts or (images.shape[0],)
-        features = self._features(images, parts)
+        features = self._maps(images, parts).flatten(1)
         if self.mirror and not self.training:
-            features = (features + self._features(images.flip(-1), parts)) / 2
+            features = (features + self._maps(images.flip(-1), parts).flatten(1)) / 2
         return features
 
-    def _features(self, images: Tensor, parts: Sequence[int]) -> Tensor:
-        features = images
+    def score_map(self, images: Tensor, weights: Tensor) -> Tensor:
+        """Return what each position adds to features @ weights, [n, h, w], for images [n, C, H, W] and weights [D]."""
+        parts = (images.shape[0],)
+        maps = self._maps(images, parts)
+        kernel = weights.view(maps.shape[1:])  # every position has features of its own
+        scores = (maps * kernel).sum(1)
+        if self.mirror:
+            scores = (scores + (self._maps(images.flip(-1), parts) * kernel).sum(1).flip(-1)) / 2
+        return scores
+
+    def _maps(self, images: Tensor, parts: Sequence[int]) -> Tensor:
+        maps = images
         for block in self.blocks:
-            features = conv_block(block, features, parts)  # type: ignore[arg-type]
-        return features.flatten(1)
+            maps = conv_block(block, maps, parts)  # type: ignore[arg-type]
+        return maps
 
 
 def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Tensor:
@@ -192,19 +202,27 @@ class ResNet12(Backbone):
     def forward(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
         """Return features [n, D] of images [n, C, H, W]; in training batch norm sees each of the `parts` alone."""
         parts = parts or (images.shape[0],)
-        features = self._features(images, parts, masks)
+        features = self._maps(images, parts, masks).mean(dim=(2, 3))
         if self.mirror and not self.training:
-            features = (features + self._features(images.flip(-1), parts, masks)) / 2
+            features = (features + self._maps(images.flip(-1), parts, masks).mean(dim=(2, 3))) / 2
         return features
 
-    def _features(self, images: Tensor, parts: Sequence[int], masks: Sequence[Tensor]) -> Tensor:
-        features = images
+    def score_map(self, images: Tensor, weights: Tensor) -> Tensor:
+        """Return what each position adds to features @ weights, [n, h, w], for images [n, C, H, W] and weights [D]."""
+        parts = (images.shape[0],)
+        scores = mean_score_map(self._maps(images, parts, ()), weights)
+        if self.mirror:
+            scores = (scores + mean_score_map(self._maps(images.flip(-1), parts, ()), weights).flip(-1)) / 2
+        return scores
+
+    def _maps(self, images: Tensor, parts: Sequence[int], masks: Sequence[Tensor]) -> Tensor:
+        maps = images
         first_dropped = len(self.blocks) - len(masks)
         for position, block in enumerate(self.blocks):
-            features = block(features, parts)
+            maps = block(maps, parts)
             if position >= first_dropped:
-                features = features * masks[position - first_dropped].to(features.dtype)
-        return features.mean(dim=(2, 3))
+                maps = maps * masks[position - first_dropped].to(maps.dtype)
+        return maps
 
     def drop_masks(self, images: Tensor, share: Tensor, generator: torch.Generator) -> list[Tensor]:
         """Return the masks of DropBlock behind the last two blocks; the other arguments are those of `Backbone.drop_masks`."""
@@ -216,6 +234,19 @@ class ResNet12(Backbone):
             rows, columns = (side >> (position + 1) for side in (height, width))  # each block halves the sides
             masks.append(drop_block((count, block.width, rows, columns), share, generator))
         return masks
+
+
+def mean_score_map(maps: Tensor, weights: Tensor) -> Tensor:
+    r"""Return what each position p adds to a linear score of features that are a mean over positions, [n, h, w],
+
+    .. math:: \frac{w \cdot f_p}{h w} \quad\text{for}\quad w \cdot z = w \cdot \frac{1}{h w} \sum_p f_p.
+
+    Args:
+        maps: The features f of every position, [n, D, h, w].
+        weights: The weights w [D].
+
+    """
+    return torch.einsum("ndhw,d->nhw", maps, weights) / (maps.shape[2] * maps.shape[3])
 
 
 DROPPED_SIDE = 5  # of the squares that DropBlock drops
