@@ -21,9 +21,8 @@ from data.layouts import blocks
 from encoders.images import tiny_encoder, write_images
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance, Silent
-from protograph.encoders import base as encoding
-from protograph.encoders import open_encoder
-from protograph.encoders.base import BATCH, FEWEST, ImageEncoder
+from protograph.encoders import cache, open_encoder
+from protograph.encoders.base import BATCH, FEWEST, ImageEncoder, KeptEncoder
 
 
 class Counting:
@@ -134,7 +133,7 @@ def test_a_cache_that_cannot_be_written_stops_nothing(
 
     lines: list[str] = []
     files = write_images(tmp_path / "images", FEWEST + 1)
-    monkeypatch.setattr(encoding, "PORTION", 4)
+    monkeypatch.setattr(cache, "SECONDS_BETWEEN_BLOCKS", 0)
     fresh_cache.parent.mkdir(parents=True, exist_ok=True)
     fresh_cache.write_text("a file in the place of the folder")
     features = encoder.encode(files, Told())
@@ -202,12 +201,44 @@ def test_two_processes_encode_the_same_at_once(tmp_path: Path, fresh_cache: Path
 def test_a_killed_encoding_goes_on(encoder: ImageEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write_images(tmp_path / "images", FEWEST + 4)
     paths[-1].write_text("no image")
-    monkeypatch.setattr("protograph.encoders.base.PORTION", 8)
+    monkeypatch.setitem(BATCH, "cpu", 8)
     with pytest.raises(InputError, match=r"image .*019\.png cannot be read"):
         encoder.encode(paths)
     progress = Counting()
     encoder.encode(paths[:-1], progress)
-    assert progress.tasks == [["encode", 3, "images", 3]]
+    assert progress.tasks == [["encode", 3, "images", 3]], "all batches before the error are kept"
+
+
+def test_several_workers_give_what_one_gives(encoder: ImageEncoder) -> None:
+    """Each takes a batch from the image to its features, with one thread of PyTorch."""
+    arrays = [blocks(30, 24, 5, place) for place in range(2 * BATCH["cpu"] + 5)]
+    whole, copies = encoder.encode(arrays), encoder.encode_augmented(arrays[:5], 2, seed=3)
+    torch.set_num_threads(3)
+    try:
+        assert torch.allclose(encoder.encode(arrays), whole, atol=1e-6)
+        assert torch.allclose(encoder.encode(arrays[:2]), whole[:2], atol=1e-6)
+        assert torch.allclose(encoder.encode_augmented(arrays[:5], 2, seed=3), copies, atol=1e-6)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_where_a_score_comes_from_adds_up(encoder: ImageEncoder) -> None:
+    image, weights = blocks(30, 24, 8), torch.randn(encoder.features)
+    for seeing in (encoder, KeptEncoder(encoder.description(), encoder.tensors(), encoder.features, open_encoder)):
+        pixels = seeing.prepare(image)
+        assert np.array_equal(pixels.permute(1, 2, 0), Image.fromarray(image).resize((20, 20), Image.Resampling.BILINEAR))
+        scores = seeing.score_map(pixels, weights)
+        assert scores.shape == (1, 1)
+        assert scores.sum().item() == pytest.approx((encoder.encode([image])[0] @ weights).item(), rel=1e-4)
+
+
+def test_a_network_that_keeps_no_positions_apart_says_so(encoder: ImageEncoder) -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1200, 4))
+    origin = {"kind": "timm", "name": "vit"}
+    other = ImageEncoder(network, encoder.preparation, encoder.augmentation, origin, device=torch.device("cpu"))
+    with pytest.raises(InputError, match="there is no heatmap: the features of timm model 'vit' do not add up over positions"):
+        other.score_map(other.prepare(blocks(20, 20, 1)), torch.zeros(4))
 
 
 def test_nothing_gives_nothing(encoder: ImageEncoder) -> None:

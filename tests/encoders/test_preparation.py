@@ -1,10 +1,11 @@
 import io
 import json
-from concurrent.futures import ThreadPoolExecutor
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pillow_heif
 import pytest
 import torch
 from PIL import Image
@@ -13,11 +14,19 @@ from data.layouts import blocks
 from encoders.images import NORMAL, animated, bomb, rotated
 from protograph._internal.errors import InputError
 from protograph.data import decode
+from protograph.data.store import Normalisation
+from protograph.encoders import preparation as preparation_module
 from protograph.encoders.preparation import Preparation
 
 SIZE = 20
 WHOLE = Preparation.whole((3, SIZE, SIZE), NORMAL)
 BLACK = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+
+
+def slope(height: int, width: int) -> Image.Image:
+    """A slope of colours, which compression changes little."""
+    down, right = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    return Image.fromarray((255 * np.stack([down, right, 1 - down * right], 2)).round().astype(np.uint8))
 
 
 def resized(image: Image.Image) -> np.ndarray[Any, Any]:
@@ -109,10 +118,11 @@ def test_what_is_transparent_becomes_white() -> None:
         ("absent.png", lambda path: None, "is not there"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Image size:PIL.Image.DecompressionBombWarning")
 def test_what_cannot_be_read_is_named(name: str, make: Any, named: str, tmp_path: Path) -> None:
     make(tmp_path / name)
-    with ThreadPoolExecutor(2) as threads, pytest.raises(InputError) as error:  # and Pillow does not warn, which would fail
-        WHOLE.read_all([blocks(5, 5, 1), tmp_path / name], ["image 0", f"image {name}"], threads)
+    with pytest.raises(InputError) as error:
+        WHOLE.read(tmp_path / name, f"image {name}")
     assert str(error.value).startswith(f"image {name} ")
     assert named in str(error.value)
 
@@ -188,3 +198,42 @@ def test_it_survives_json(preparation: Preparation) -> None:
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         Preparation.from_dict(WHOLE.to_dict() | changes)
+
+
+@pytest.mark.parametrize("margin", [2, 4])
+def test_a_large_jpeg_is_decoded_at_a_fraction_that_is_large_enough(margin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow decodes at 1/2, 1/4 or 1/8; the same pixels as PNG are decoded whole."""
+    image = slope(600, 800)
+    jpeg, png = io.BytesIO(), io.BytesIO()
+    image.save(jpeg, "JPEG", quality=95)
+    Image.open(jpeg).save(png, "PNG")
+    preparation = Preparation((3, 40, 40), *BLACK, 40, margin=margin)
+    sizes = []
+    upright = preparation_module.upright_rgb
+    monkeypatch.setattr(preparation_module, "upright_rgb", lambda opened: sizes.append(opened.size) or upright(opened))
+    pixels = [preparation.read_content(file.getvalue(), "one").int() for file in (jpeg, png)]
+    assert sizes == [{2: (200, 150), 4: (400, 300)}[margin], (800, 600)]
+    assert margin * 40 <= sizes[0][1] < 2 * margin * 40, "the next fraction would be too small"
+    assert (pixels[0] - pixels[1]).abs().max() <= 3
+
+
+def test_descriptions_of_before_decode_as_they_did() -> None:
+    values = {name: value for name, value in Preparation((3, 8, 8), *BLACK, 8).to_dict().items() if name != "margin"}
+    assert Preparation.from_dict(values).margin == 2
+    assert Preparation.whole((3, 8, 8), Normalisation(*BLACK)).margin == 2, "as the images of datasets are decoded"
+
+
+@pytest.mark.parametrize("kind", ["HEIF", "AVIF"])
+def test_photographs_of_telephones_are_read(kind: str, tmp_path: Path) -> None:
+    pillow_heif.register_heif_opener()
+    image = slope(60, 80)
+    image.save(tmp_path / "one", kind, quality=95)
+    apart = np.abs(WHOLE.read(tmp_path / "one", "one").numpy().astype(int) - resized(image))
+    assert apart.max() < 8
+
+
+def test_a_missing_decoder_is_named_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (tmp_path / "one.heic").write_bytes(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(50))
+    with pytest.raises(InputError, match=r'one cannot be read: it is HEIC, which needs pillow-heif: pip install "protograph'):
+        WHOLE.read(tmp_path / "one.heic", "one")

@@ -5,10 +5,11 @@ Shapes: n images, D features, R augmented copies, b images of one batch.
 
 import hashlib
 import json
+import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from PIL import Image
@@ -22,13 +23,13 @@ from protograph._internal.progress import Progress, Silent
 from protograph.data.augmentation import Augmentation
 from protograph.data.store import ImageStore
 from protograph.device import best_device
-from protograph.encoders.cache import Shelf
+from protograph.encoders.cache import BlockWriter, Shelf
 from protograph.encoders.preparation import Preparation, file_digest, image_names, is_file
+from protograph.encoders.workers import cpu_workers, ordered_results
 from protograph.nn.backbones import feature_count
 
 FEATURES_VERSION = 1  # raise it when the same file gives other features
-BATCH = {"cpu": 8, "cuda": 64}  # images per forward pass; on a CPU, few enough for its caches
-PORTION = 1024  # images between two writes to the cache, so that a killed encoding continues
+BATCH = {"cpu": 16, "cuda": 64}  # images per forward pass; on a CPU, oneDNN takes slower ways with fewer
 FEWEST = 16  # files for which the cache is used: fewer are encoded as fast as they are looked up
 
 
@@ -57,6 +58,24 @@ class Encoder(Protocol):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights that go into a model file; none where they are stored elsewhere."""
+        ...
+
+
+@runtime_checkable
+class SpatialEncoder(Encoder, Protocol):
+    """An encoder that says where in an image a score of its features comes from."""
+
+    def prepare(self, image: Any) -> Tensor:
+        """Return an image as the network sees it, uint8 [C, H, W]."""
+        ...
+
+    def score_map(self, pixels: Tensor, weights: Tensor) -> Tensor:
+        """Return what each position adds to features @ weights, [h, w], for pixels [C, H, W] and weights [D].
+
+        Raises:
+            InputError: The network does not keep positions apart.
+
+        """
         ...
 
 
@@ -90,6 +109,14 @@ class KeptEncoder:
         """Return the features [n, R, D] of R changed copies of each image."""
         return self._open().encode_augmented(images, copies, seed, progress)
 
+    def prepare(self, image: Any) -> Tensor:
+        """Return an image as the network sees it, uint8 [C, H, W]."""
+        return self._spatial().prepare(image)
+
+    def score_map(self, pixels: Tensor, weights: Tensor) -> Tensor:
+        """Return what each position of pixels [C, H, W] adds to features @ weights, [h, w]."""
+        return self._spatial().score_map(pixels, weights)
+
     def description(self) -> dict[str, Any]:
         """Return the description from the file."""
         return self._description
@@ -101,6 +128,11 @@ class KeptEncoder:
     def _open(self) -> Encoder:
         self._encoder = self._encoder or self._opener(self._description, self._tensors)
         return self._encoder
+
+    def _spatial(self) -> SpatialEncoder:
+        encoder = self._open()
+        assert isinstance(encoder, SpatialEncoder)
+        return encoder
 
 
 class ImageEncoder:
@@ -185,33 +217,65 @@ class ImageEncoder:
         missing = list({key: row for row, key in enumerate(keys) if key not in known}.values())  # the same contents once
         if len(missing) >= FEWEST and self.device.type == "cpu":
             keep_freed_memory()
-        with progress.task("encode", len(missing), "images") as advance:
-            for start in range(0, len(missing), PORTION):
-                portion = missing[start : start + PORTION]
-                for rows, features in self._portion(portion, images, names, seed, copies):
-                    known |= zip((keys[row] for row in rows), features, strict=True)
-                    advance(len(rows))
-                if shelf:
-                    try:
-                        shelf.add({keys[row]: known[keys[row]] for row in portion if is_file(images[row])})
-                    except OSError as error:  # the cache only saves time
-                        reason = f"{error.strerror}, {shelf.folder}"
-                        progress.say(
-                            f"features are not cached ({reason}): set PROTOGRAPH_CACHE to a folder that can be written"
-                        )
-                        shelf = None
+        with progress.task("encode", len(missing), "images") as advance, BlockWriter(shelf, progress) as writer:
+            for rows, features in self._batches(missing, images, names, seed, copies):
+                encoded = {keys[row]: vectors for row, vectors in zip(rows, features, strict=True)}
+                known |= encoded
+                writer.add({keys[row]: encoded[keys[row]] for row in rows if is_file(images[row])})
+                advance(len(rows))
         return torch.stack([known[key] for key in keys]) if keys else torch.zeros(0, copies, self.features)
 
-    def _portion(
+    def _batches(
         self, missing: Sequence[int], images: Sequence[Any], names: Sequence[str], seed: int | None, copies: int
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield the rows of each batch with their features [b, copies, D]."""
-        size = max(1, BATCH.get(self.device.type, 8) // copies)
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            for start in range(0, len(missing), size):
-                rows = list(missing[start : start + size])
-                pixels = self.preparation.read_all([images[row] for row in rows], [names[row] for row in rows], threads)
-                yield rows, self._forward(self._inputs(pixels, seed, copies)).view(len(rows), copies, self.features)
+        """Yield the rows of each batch with their features [b, copies, D].
+
+        On a CPU, each worker takes a batch from files to features. For another device they only decode.
+        """
+        on_cpu = self.device.type == "cpu"
+        workers, threads = cpu_workers() if on_cpu else (min(8, os.cpu_count() or 1), None)
+        largest = max(1, BATCH.get(self.device.type, 8) // copies)
+        size = max(1, min(largest, math.ceil(len(missing) / workers)))  # a few images are divided among the workers
+        batches = [list(missing[start : start + size]) for start in range(0, len(missing), size)]
+        if len(batches) == 1:  # by all cores
+            workers, threads = 1, None
+
+        def work(rows: list[int]) -> Tensor:
+            pixels = torch.stack([self.preparation.read(images[row], names[row]) for row in rows])
+            inputs = self._inputs(pixels, seed, copies)
+            return self._forward(inputs) if on_cpu else inputs
+
+        with warnings.catch_warnings():  # Pillow warns of metadata that is not used
+            warnings.simplefilter("ignore")
+            for rows, result in zip(batches, ordered_results(work, batches, workers, threads), strict=True):
+                features = result if on_cpu else self._forward(result)
+                yield rows, features.view(len(rows), copies, self.features)
+
+    def prepare(self, image: Any) -> Tensor:
+        """Return an image as the network sees it, uint8 [C, H, W].
+
+        Raises:
+            InputError: The image cannot be read.
+
+        """
+        return self.preparation.read(image, image_names([image])[0])
+
+    def score_map(self, pixels: Tensor, weights: Tensor) -> Tensor:
+        """Return what each position adds to features @ weights, [h, w], for pixels [C, H, W] and weights [D].
+
+        Raises:
+            InputError: The network does not keep positions apart.
+
+        """
+        score_map = getattr(self.network, "score_map", None)
+        if score_map is None:
+            raise InputError(
+                f"there is no heatmap: the features of {self.origin['kind']} model '{self.origin['name']}' do not add up over "
+                "positions. Fit with another backbone, such as efficientnet-lite0"
+            )
+        with torch.no_grad():
+            scores: Tensor = score_map(self._inputs(pixels[None], None, 1).to(self.device), weights.float().to(self.device))
+        return scores[0].cpu()
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         """Return the features [b, D] of the prepared pixels, uint8 [b, C, H, W], of one batch."""

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.data.datasets.items import to_image
-from protograph.data.decode import FORMATS, check_pixels, open_image, upright_rgb
+from protograph.data.decode import FORMATS, MissingDecoderError, check_pixels, draft, open_image, upright_rgb
 from protograph.data.store import Normalisation
 
+DATASET_MARGIN = 2  # of `decode`, which reads the images that networks of this package are trained on
 INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
 
 
@@ -32,6 +33,9 @@ class Preparation:
         std: Their standard deviation, by channel. The network's input is (pixels / 255 - mean) / std.
         resize: The size (H, W) of the resized image, or the length of its shorter edge.
         interpolation: How it is resized.
+        margin: A large JPEG is decoded at a fraction of its size, which is never below this many times the size it is resized
+            to. Of other formats all pixels are decoded, so the same pixels give slightly other features: at 2, with the
+            fraction that most photographs have, their cosine is about 0.999; at 4 it is 0.9997, for half as much again of time.
 
     """
 
@@ -40,6 +44,7 @@ class Preparation:
     std: tuple[float, ...]
     resize: tuple[int, int] | int
     interpolation: str = "bilinear"
+    margin: int = 4
 
     def __post_init__(self) -> None:
         if self.interpolation not in INTERPOLATIONS:
@@ -54,13 +59,13 @@ class Preparation:
     @classmethod
     def whole(cls, shape: tuple[int, int, int], normalisation: Normalisation) -> "Preparation":
         """Return the preparation of the datasets: the image is resized and not cropped."""
-        return cls(shape, normalisation.mean, normalisation.std, shape[1:])
+        return cls(shape, normalisation.mean, normalisation.std, shape[1:], margin=DATASET_MARGIN)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preparation":
-        """Return the preparation with these values, which may come from JSON."""
+        """Return the preparation with these values, which may come from JSON. Older descriptions have no margin."""
         plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        return cls(**plain)
+        return cls(**{"margin": DATASET_MARGIN, **plain})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the preparation as plain values."""
@@ -99,16 +104,10 @@ class Preparation:
         try:
             with open_image(content) as opened:
                 edge = max(self.resize) if isinstance(self.resize, tuple) else self.resize
-                opened.draft("RGB", (2 * edge, 2 * edge))  # decode a large JPEG at a fraction of its size
+                draft(opened, self.margin * edge)
                 return self.pixels(opened)
         except Exception as error:  # a damaged image can raise anything
             raise _unreadable(name, error) from error
-
-    def read_all(self, images: Sequence[Any], names: Sequence[str], threads: ThreadPoolExecutor) -> Tensor:
-        """Return the pixels of images, uint8 [n, C, H, W], decoded by several threads."""
-        with warnings.catch_warnings():  # Pillow warns of metadata that is not used
-            warnings.simplefilter("ignore")
-            return torch.stack(list(threads.map(self.read, images, names)))
 
     def pixels(self, image: Image.Image) -> Tensor:
         """Return the pixels of an opened image, uint8 [C, H, W]. Only the crop is resized, however long the image is."""
@@ -134,6 +133,8 @@ class Preparation:
 def _unreadable(name: str, error: Exception) -> InputError:
     if isinstance(error, UnidentifiedImageError):
         return InputError(f"{name} cannot be read: it is not one of {', '.join(FORMATS)}")
+    if isinstance(error, MissingDecoderError):
+        return InputError(f"{name} cannot be read: {error}, or leave it out")
     reason = " ".join(str(error).split()) or type(error).__name__
     return InputError(f"{name} cannot be read ({reason}): repair it or leave it out")
 
