@@ -13,6 +13,7 @@ from .data import Pool as Pool
 from .data import from_items as from_items
 from .data import open_dataset as open_dataset
 from .data import register_dataset as register_dataset
+from .encoders import open_encoder as open_encoder
 from .episodes import Episodes as Episodes
 from .episodes import EpisodeSpec as EpisodeSpec
 from .episodes import fixed_episodes as fixed_episodes

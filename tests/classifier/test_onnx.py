@@ -17,7 +17,7 @@ from protograph.classifier.onnx import export_onnx, write_classes
 from protograph.data import Dataset
 from protograph.data.augmentation import Augmentation
 from protograph.data.store import ImageStore
-from protograph.encoders import backbone_encoder
+from protograph.encoders import backbone_encoder, open_encoder
 
 
 def session(path: Path) -> onnxruntime.InferenceSession:
@@ -82,6 +82,17 @@ def test_the_networks_of_the_birds(tmp_path: Path, network: str, size: int) -> N
     inputs = np.stack(images).transpose(0, 3, 1, 2)
     said = check_parity(classifier, images, inputs, ("new", blocks(size, size, 4)), tmp_path)
     assert said["threshold"] == ""
+
+
+@pytest.mark.slow
+def test_the_strong_encoder(tmp_path: Path) -> None:
+    """Its weights, which no model file holds, go into the network."""
+    encoder = open_encoder("efficientnet-lite0", device=torch.device("cpu"), size=40)
+    images = [blocks(40, 40, 3, place) for place in range(64)]
+    classifier = Classifier(encoder, steps=2).fit(images[:12], np.repeat(["a", "b", "c"], 4))
+    inputs = np.stack(images).transpose(0, 3, 1, 2)
+    said = check_parity(classifier, images, inputs, ("new", blocks(40, 40, 4)), tmp_path)
+    assert json.loads(said["preparation"])["shape"] == [3, 40, 40]
 
 
 def test_real_birds_through_the_net_that_ships(real_root: Path, tmp_path: Path) -> None:

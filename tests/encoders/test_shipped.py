@@ -89,7 +89,7 @@ def test_runs_that_are_not_fit_for_it_are_refused(finished: Run, toy_config: Cal
 
 
 def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the default backbone is missing \(conv4.safetensors\): install protograph again"):
+    with pytest.raises(InputError, match=r"backbone 'conv4' is missing \(conv4.safetensors\): install protograph again"):
         open_packed(tmp_path / "conv4.safetensors")
     (tmp_path / "conv4.safetensors").write_bytes(b"0" * 100)
     with pytest.raises(InputError, match="is damaged"):

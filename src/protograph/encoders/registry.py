@@ -8,7 +8,9 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.data.augmentation import Augmentation
-from protograph.encoders.base import ImageEncoder
+from protograph.encoders.base import Encoder, ImageEncoder
+from protograph.encoders.efficientnet_lite import KIND as EFFICIENTNET_LITE
+from protograph.encoders.efficientnet_lite import RELEASES, is_installed, open_efficientnet_lite
 from protograph.encoders.preparation import Preparation
 from protograph.encoders.pretrained import open_timm, open_transformers
 from protograph.encoders.shipped import build_encoder, open_registered, open_shipped
@@ -19,16 +21,34 @@ LIBRARIES: dict[str, Callable[[str, torch.device | None], ImageEncoder]] = {
     "transformers": open_transformers,
 }
 SHIPPED_NAME = "conv4"
+COPIES = 4  # of each image to train on, for the small networks of this package
+STRONG_NAME = "efficientnet-lite0"
 BACKBONE_NAMES = (
-    f"{SHIPPED_NAME} (ships with the package), timm:NAME, timm:NAME@FILE, transformers:NAME or transformers:FOLDER, or the "
-    "name of a registered backbone that has trained weights"
+    f"{' or '.join(RELEASES)} (trained on ImageNet), {SHIPPED_NAME} (small, trained on miniImageNet), timm:NAME, "
+    "timm:NAME@FILE, transformers:NAME or transformers:FOLDER, or the name of a registered backbone that has trained weights"
 )
+
+
+def default_backbone() -> str:
+    """Return the name of the strongest backbone whose weights are sure to be there."""
+    return STRONG_NAME if is_installed(STRONG_NAME) else SHIPPED_NAME
+
+
+def backbone_title(description: Mapping[str, Any]) -> str:
+    """Return the name of a described encoder's backbone, as `open_encoder` takes it."""
+    kind, name = description["kind"], description["name"]
+    return f"{kind}:{name}" if kind in LIBRARIES else str(name)
+
+
+def usual_copies(encoder: Encoder) -> int:
+    """Return how many augmented copies of each image are worth their time: none where a network was trained on far more."""
+    return COPIES if encoder.description().get("kind") == "backbone" else 0
 
 
 def resolve_backbone(name: str) -> tuple[str, str]:
     """Return the kind of a backbone and its name among this kind.
 
-    The kinds are "shipped", "timm", "transformers" and "registered", which are those of `BACKBONES`.
+    The kinds are "shipped", "efficientnet-lite", "timm", "transformers" and "registered", which are those of `BACKBONES`.
 
     Raises:
         InputError: No backbone has this name.
@@ -37,10 +57,14 @@ def resolve_backbone(name: str) -> tuple[str, str]:
     kind, _, rest = name.partition(":")
     if name == SHIPPED_NAME:
         return "shipped", name
+    if name in RELEASES:
+        return EFFICIENTNET_LITE, name
     if name in BACKBONES:
         return "registered", name
     if kind not in LIBRARIES:
-        raise unknown_name("backbone", kind, (SHIPPED_NAME, *(f"{library}:NAME" for library in LIBRARIES), *BACKBONES))
+        raise unknown_name(
+            "backbone", kind, (SHIPPED_NAME, *RELEASES, *(f"{library}:NAME" for library in LIBRARIES), *BACKBONES)
+        )
     if not rest:
         raise InputError(f"backbone '{name}' names no model: give {kind}:NAME")
     return kind, rest
@@ -55,21 +79,26 @@ def check_trainable(name: str) -> None:
 
 
 def open_encoder(
-    source: str | Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None, device: torch.device | None = None
+    source: str | Mapping[str, Any],
+    tensors: Mapping[str, Tensor] | None = None,
+    device: torch.device | None = None,
+    size: int | None = None,
 ) -> ImageEncoder:
     """Return an encoder by its name, or as its `description` and `tensors` say.
 
     Args:
-        source: A name, or the description of an encoder.
+        source: A name, such as "efficientnet-lite0", or the description of an encoder.
         tensors: The weights that belong to the description.
         device: The device it runs on; by default the GPU if there is one.
+        size: The edge, in pixels, to which images are resized; by default that of the network's training. Only
+            EfficientNet-Lite takes other sizes. A description has a size already.
 
     Raises:
-        InputError: The name or the description is unknown, or the weights do not belong to it.
+        InputError: The name or the description is unknown, the weights do not belong to it, or it takes no other size.
 
     """
     if isinstance(source, str):
-        return _open_named(source, device)
+        return _open_named(*resolve_backbone(source), size, device)
     try:
         kind, name = source["kind"], source["name"]
         preparation = Preparation.from_dict(source["preparation"])
@@ -79,9 +108,9 @@ def open_encoder(
         weights = source["weights"]
     except (KeyError, TypeError) as error:
         raise InputError(f"this does not describe an encoder ({error!r})") from error
-    if kind not in LIBRARIES:
-        raise unknown_name("kind of encoder", kind, ("backbone", *LIBRARIES))
-    encoder = _open_named(f"{kind}:{name}", device)
+    if kind not in (EFFICIENTNET_LITE, *LIBRARIES):
+        raise unknown_name("kind of encoder", kind, ("backbone", EFFICIENTNET_LITE, *LIBRARIES))
+    encoder = _open_named(kind, name, None, device)
     if encoder.origin["weights"] != weights:
         raise InputError(
             f"the weights of {kind} model '{name}' are not those the classifier was fitted with: restore them, or fit again"
@@ -90,8 +119,17 @@ def open_encoder(
     return encoder
 
 
-def _open_named(name: str, device: torch.device | None) -> ImageEncoder:
-    kind, rest = resolve_backbone(name)
-    if kind == "shipped":
-        return open_shipped(device)
-    return open_registered(rest, device) if kind == "registered" else LIBRARIES[kind](rest, device)
+def _open_named(kind: str, name: str, size: int | None, device: torch.device | None) -> ImageEncoder:
+    if kind == EFFICIENTNET_LITE:
+        return open_efficientnet_lite(name, size, device)
+    if kind in LIBRARIES:
+        encoder = LIBRARIES[kind](name, device)
+    else:
+        encoder = open_shipped(device) if kind == "shipped" else open_registered(name, device)
+    if size is not None and encoder.preparation.shape[1:] != (size, size):
+        height, width = encoder.preparation.shape[1:]
+        raise InputError(
+            f"backbone '{name}' takes images of {height} x {width} pixels, not {size}: leave out --size, or choose "
+            f"{' or '.join(RELEASES)}"
+        )
+    return encoder

@@ -107,7 +107,7 @@ def open_packed(path: Path, device: torch.device | None = None) -> ImageEncoder:
         augmentation = Augmentation(**description["augmentation"])
     except FileNotFoundError as error:
         raise InputError(
-            f"the default backbone is missing ({path.name}): install protograph again, or choose another --backbone"
+            f"backbone 'conv4' is missing ({path.name}): install protograph again, or choose another --backbone"
         ) from error
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}): install protograph again") from error
