@@ -32,7 +32,7 @@ from protograph.classifier.labels import as_label, as_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
-from protograph.encoders import Encoder, open_encoder
+from protograph.encoders import Encoder, open_encoder, usual_copies
 from protograph.evaluation.metrics import EvaluationSizes, choose_bias, extract
 from protograph.evaluation.unknown import auroc, check_rate, false_alarm_threshold
 from protograph.nn.backbones import Centred
@@ -71,8 +71,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         encoder: None where X holds feature vectors [n, D]. Otherwise what makes features of images: an `Encoder`, or its
-            name, such as "conv4". X then holds paths, PIL images, uint8 arrays [H, W] or [H, W, 3], or tensors [C, H, W]; a
-            table of floats is still taken as features.
+            name, such as "efficientnet-lite0". X then holds paths, PIL images, uint8 arrays [H, W] or [H, W, 3], or tensors
+            [C, H, W]; a table of floats is still taken as features.
         variant: The model, by name: one with the cosine classifier, trained for the joint label space in one stage. The
             default is gcgpn-aux with relations and gcgpn-cos-aux without.
         update: "all": adding or removing a class updates all prototypes, as in the paper. "novel": all other prototypes
@@ -84,7 +84,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         balance: Whether one bias weighs added classes against seen ones. It is chosen with a model that is fitted first
             without a fifth of the classes, which are new to it.
         shots: The fewest and the most examples of a class acting as new.
-        copies: The number of augmented copies of each image to train on, where there is an encoder.
+        copies: The number of augmented copies of each image to train on, where there is an encoder. The default is 4 for
+            networks of this package, and 0 for those trained on more images, which copies do not help.
         steps: The number of training steps. The default is twice the number of classes, from 50 to 300: with fewer classes,
             long training hurts new classes sooner.
         learning_rate: The learning rate of the training.
@@ -121,7 +122,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown_label: Any = "unknown",
         balance: bool = False,
         shots: tuple[int, int] = (1, 5),
-        copies: int = 4,
+        copies: int | None = None,
         steps: int | None = None,
         learning_rate: float = 0.2,
         seed: int = 0,
@@ -440,8 +441,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if len(labels) != len(images):
                 raise InputError(f"{len(images)} images have {len(labels)} labels: give one label per image")
             features = self.encoder_.encode(images, progress)
-            augmented = self.copies and self.steps != 0
-            copies = self.encoder_.encode_augmented(images, self.copies, self.seed, progress) if augmented else None
+            count = usual_copies(self.encoder_) if self.copies is None else self.copies
+            augmented = count and self.steps != 0
+            copies = self.encoder_.encode_augmented(images, count, self.seed, progress) if augmented else None
             self.n_features_in_ = features.shape[1]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The number of unique classes")  # a class may have a single image
