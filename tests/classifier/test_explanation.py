@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 import torch
 
+from data.layouts import blocks
+from encoders.images import tiny_encoder
 from kept import NAMES, D, NaiveSpace, blobs, fitted, unit
 from protograph import AUX, Classifier, Op, Variant
-from protograph.classifier.explanation import EARLIER, Nearest, contributions
+from protograph._internal.errors import InputError
+from protograph.classifier.explanation import EARLIER, Nearest, contributions, evidence
 from protograph.nn.graph import GraphLayer
 
 CASES = [
@@ -189,3 +192,91 @@ def test_a_prototype_that_was_left_alone_is_explained_by_the_classes_before(tmp_
 
 def values(one: Nearest) -> dict[tuple[str, str], float]:
     return {(part.name, part.operator): part.value for part in one.parts}
+
+
+@pytest.mark.parametrize("against", [None, "b"])
+def test_what_speaks_for_a_class_is_a_difference_of_logits(against: str | None) -> None:
+    known = copy.deepcopy(fitted("gcgpn-cos-aux", None)).add_class("new", np.ones((2, D)))
+    known.bias_ = 0.7
+    features = torch.randn(D)
+    logits = known.space_.logits(features[None], known.bias_)[0].tolist()
+    names = known.space_.names
+    for row, name in enumerate(names):
+        if name == against:
+            continue
+        others = [logits[names.index(against)]] if against else [logit for other, logit in enumerate(logits) if other != row]
+        linear = evidence(known.space_, features, known.bias_, row, names.index(against) if against else None)
+        score = sum(float(weight) * float(value) for weight, value in zip(linear.weights, features, strict=True))
+        assert score + linear.constant == pytest.approx(logits[row] - sum(others) / len(others), abs=1e-6)
+
+
+def test_a_single_class_has_nothing_against_it() -> None:
+    known = copy.deepcopy(fitted("gcgpn-cos-aux", None))
+    for name in NAMES[1:]:
+        known.remove_class(name)
+    features = torch.randn(D)
+    linear = evidence(known.space_, features, 0.0, 0)
+    expected = known.space_.logits(features[None], 0.0)[0, 0].item()
+    assert (linear.weights @ features.double()).item() + linear.constant == pytest.approx(expected)
+
+
+@pytest.fixture(scope="module")
+def seeing() -> Classifier:
+    """A classifier of images, whose encoder keeps 2 x 2 positions apart."""
+    images = [blocks(40, 40, seed % 3, seed) for seed in range(12)]
+    return Classifier(tiny_encoder(size=32), steps=0).fit(images, [f"kind-{seed % 3}" for seed in range(12)])
+
+
+@pytest.mark.parametrize(("name", "against"), [(None, None), ("kind-1", None), ("kind-1", "kind-2")])
+def test_a_heatmap_adds_up_to_the_score(seeing: Classifier, name: str | None, against: str | None, tmp_path: Path) -> None:
+    image = blocks(40, 40, 7)
+    heatmap = seeing.heatmap(image, name, against)
+    logits = dict(zip(seeing.classes_.tolist(), seeing.decision_function([image])[0].tolist(), strict=True))
+    chosen = name or max(logits, key=lambda each: logits[each])
+    others = [logits[against]] if against else [logit for other, logit in logits.items() if other != chosen]
+    assert (heatmap.name, heatmap.against) == (chosen, against)
+    assert heatmap.score == pytest.approx(logits[chosen] - sum(others) / len(others), abs=1e-4)
+    assert heatmap.scores.shape == (2, 2)
+    assert sum(heatmap.scores.flatten().tolist()) == pytest.approx(heatmap.score, abs=1e-4)
+    assert heatmap.pixels.shape == (3, 32, 32)
+    seeing.save(tmp_path / "seeing.pg")
+    again = Classifier.load(tmp_path / "seeing.pg").heatmap(image, name, against)
+    torch.testing.assert_close(again.scores, heatmap.scores)
+
+
+def test_a_position_is_credited_with_what_lies_there() -> None:
+    """Two classes that differ in one corner alone."""
+    plain, marked = np.full((32, 32, 3), 90, np.uint8), np.full((32, 32, 3), 90, np.uint8)
+    marked[20:30, 2:12] = 250, 20, 20
+    encoder = tiny_encoder(size=32)
+    known = Classifier(encoder, steps=0).fit([plain, plain, marked, marked], ["plain", "plain", "marked", "marked"])
+    scores = known.heatmap(marked, "marked", "plain").scores
+    assert scores.argmax() == 2, "the lower left of four positions"
+
+
+def test_what_has_no_heatmap_is_named(seeing: Classifier) -> None:
+    image = blocks(40, 40, 7)
+    for asked, named in (
+        ((np.ones((1, 3200)),), "there is no heatmap of features"),
+        (([image, image],), "heatmap takes one image at a time, not 2"),
+        ((image, "kind-1", "kind-1"), "'kind-1' is the class that the heatmap is of"),
+        ((image, "kind-9"), "there is no class 'kind-9'"),
+    ):
+        with pytest.raises(InputError, match=named):
+            seeing.heatmap(*asked)
+    with pytest.raises(InputError, match="there is no heatmap of features"):
+        fitted("gcgpn-cos-aux", None).heatmap(image)
+
+    class Plain:
+        """An encoder of a user's own, which knows nothing of positions."""
+
+        features = 4
+        encode = None
+        encode_augmented = None
+        description = None
+        tensors = None
+
+    other = copy.deepcopy(seeing)
+    other.encoder_ = Plain()  # type: ignore[assignment]
+    with pytest.raises(InputError, match="the encoder has no score_map"):
+        other.heatmap(image)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.progress import Progress, Silent
-from protograph.classifier.explanation import Nearest, explain, relation_share
+from protograph.classifier.explanation import Heatmap, Nearest, draw_up_heatmap, explain, relation_share
 from protograph.classifier.fitting import (
     Fit,
     choose_variant,
@@ -352,6 +352,28 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(features) != 1:
             raise InputError(f"explain takes one image at a time, not {len(features)}")
         return explain(self.space_, features[0], self.bias_, top)
+
+    def heatmap(self, x: Any, name: Any = None, against: Any = None) -> Heatmap:
+        """Return which parts of an image speak for a class.
+
+        Args:
+            x: One image.
+            name: The class; by default the most probable one.
+            against: The class that it is compared with; by default the mean of all others.
+
+        Raises:
+            InputError: The classifier or the image is one of features, there is no such class, or the encoder's features do
+                not add up over positions.
+
+        """
+        check_is_fitted(self)
+        images = None if self.encoder_ is None else as_images(x)
+        if self.encoder_ is None or images is None:
+            raise InputError("there is no heatmap of features: it takes an image, and a classifier fitted on images")
+        if len(images) != 1:
+            raise InputError(f"heatmap takes one image at a time, not {len(images)}")
+        names = (None if label is None else str(as_label(label, self.classes_)) for label in (name, against))
+        return draw_up_heatmap(self.space_, self.encoder_, images[0], self.bias_, *names)
 
     def relation_share(self, name: Any) -> float:
         """Return the share of a class's prototype, from 0 to 1, that relations bring from other classes, had it come last.

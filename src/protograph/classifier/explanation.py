@@ -1,16 +1,22 @@
-"""Why an image was assigned to a class: its cosine to a prototype, by the terms of the graph layer that made the prototype.
+"""Why an image was assigned to a class.
 
-Shapes: V classes, D features.
+Its cosine to a prototype is split by the terms of the graph layer that made the prototype. What speaks for the class and
+against others is split by the positions of the image.
+
+Shapes: V classes, D features, C channels, H x W pixels, h x w positions.
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from protograph._internal.errors import InputError
 from protograph.classifier.joint_space import JointSpace
+from protograph.encoders import Encoder, SpatialEncoder
 from protograph.nn.classify import normalise
 from protograph.nn.contributions import class_factors
 from protograph.nn.graph import GraphLayer
@@ -76,6 +82,103 @@ def explain(space: JointSpace, features: Tensor, bias: float, top: int) -> list[
         parts = sorted(parts_of(space, row, query, score, inputs_of), key=lambda part: -abs(part.value))
         nearest.append(Nearest(name, score, logits[row].item(), probabilities[row].item(), tuple(parts)))
     return nearest
+
+
+@dataclass(frozen=True)
+class LinearScore:
+    """A score as a linear function of the features z of one image: weights @ z + constant.
+
+    Attributes:
+        weights: [D]
+        constant: What does not depend on the features.
+
+    """
+
+    weights: Tensor
+    constant: float
+
+
+@torch.no_grad()
+def evidence(space: JointSpace, features: Tensor, bias: float, row: int, against: int | None = None) -> LinearScore:
+    r"""Return what speaks for a class and against another one, or against the mean of all others, as a linear score,
+
+    .. math:: \ell_n - \ell_m = w \cdot z + b \quad\text{with}\quad
+              w = \frac{\tau}{\|z - c\|} (\bar p_n - \bar p_m), \qquad b = b_n - b_m - w \cdot c
+
+    for the logits :math:`\ell`, prototypes p and biases of two classes n and m, and the centre c of the features. For the mean
+    of all others, :math:`\bar p_m` and :math:`b_m` are means over these. The length of the image's features is taken as a
+    constant, so the score is exact for this image.
+
+    Args:
+        space: The joint label space.
+        features: The features z of the image [D].
+        bias: The bias on added classes.
+        row: The index of the class n.
+        against: The index of the class m; None for the mean of all others.
+
+    """
+    prototypes, centre = normalise(space.prototypes.double()), space.centred.centre.double()
+    biases = torch.zeros(len(prototypes), dtype=torch.float64)
+    biases[space.seen :] = bias
+    others = [index for index in range(len(prototypes)) if index != row] if against is None else [against]
+    difference, constant = prototypes[row], biases[row]
+    if others:  # a single class has none
+        difference, constant = difference - prototypes[others].mean(0), constant - biases[others].mean()
+    length = (features.double() - centre).norm()
+    weights = space.temperature / length * difference if length > 0 else torch.zeros_like(difference)
+    return LinearScore(weights, (constant - weights @ centre).item())
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Which parts of an image spoke for a class.
+
+    Attributes:
+        name: The class.
+        against: The class that it is compared with; None where this is the mean of all others.
+        score: Its logit less that of the other, which is the sum of the scores.
+        scores: What each position adds to it [h, w]; what no position brings is spread evenly. A position sees more of the
+            image than its share of it.
+        pixels: The image as the network sees it, uint8 [C, H, W], which the positions divide evenly.
+
+    """
+
+    name: str
+    against: str | None
+    score: float
+    scores: Tensor
+    pixels: Tensor
+
+
+def draw_up_heatmap(
+    space: JointSpace, encoder: Encoder, image: Any, bias: float, name: str | None, against: str | None
+) -> Heatmap:
+    """Return which parts of an image speak for a class.
+
+    Args:
+        space: The joint label space.
+        encoder: The encoder of images.
+        image: The image.
+        bias: The bias on added classes.
+        name: The class; by default the most probable one.
+        against: The class that it is compared with; by default the mean of all others.
+
+    Raises:
+        InputError: There is no such class, or the encoder does not keep positions apart.
+
+    """
+    if not isinstance(encoder, SpatialEncoder):
+        raise InputError("there is no heatmap: the encoder has no score_map")
+    pixels, features = encoder.prepare(image), encoder.encode([image])[0]
+    row = int(space.logits(features[None], bias)[0].argmax()) if name is None else space.index(name)
+    other = None if against is None else space.index(against)
+    if other == row:
+        raise InputError(f"'{against}' is the class that the heatmap is of: compare it with another")
+    linear = evidence(space, features, bias, row, other)
+    scores = encoder.score_map(pixels, linear.weights).double()
+    scores = scores + linear.constant / scores.numel()
+    score = (linear.weights @ features.double()).item() + linear.constant
+    return Heatmap(space.names[row], against, score, scores, pixels)
 
 
 @torch.no_grad()
