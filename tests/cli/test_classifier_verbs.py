@@ -24,9 +24,9 @@ from encoders.images import animated, bomb, rotated, tiny_encoder
 from protograph import Classifier
 from protograph._internal.errors import InputError
 from protograph.classifier.explanation import EARLIER, Nearest, Part
-from protograph.cli import app
+from protograph.cli import app, fit
 from protograph.cli.classifier import explanation_table, parse_like, warnings_as
-from protograph.encoders import shipped
+from protograph.encoders import ImageEncoder, shipped
 from protograph.training.run_folder import Run
 
 write_wordnet = runpy.run_path(str(Path(__file__).parents[1] / "relations" / "wordnet_files.py"))["write_wordnet"]
@@ -84,6 +84,7 @@ def default_backbone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     encoder = tiny_encoder()
     path.write_bytes(save(encoder.tensors(), {"encoder": json.dumps(encoder.description())}))
     monkeypatch.setattr(shipped, "SHIPPED", path)
+    monkeypatch.setattr(fit, "default_backbone", lambda: "conv4")
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,77 @@ def test_every_verb_has_help_and_json(verb: str) -> None:
     result = protograph(verb, "--help")
     assert result.exit_code == 0
     assert "--json" in result.stdout
+
+
+def test_fit_with_the_strong_encoder_in_a_size_of_ones_own(birds: Path, tmp_path: Path) -> None:
+    said = answer("fit", birds, "--out", tmp_path / "birds.pg", "--backbone=efficientnet-lite0", "--size=32")
+    assert (said["backbone"], said["size"], said["features"]) == ("efficientnet-lite0", [32, 32], 1280)
+    assert (tmp_path / "birds.pg").stat().st_size < 1_000_000, "the weights stay in their package"
+    (one,) = answer("predict", tmp_path / "birds.pg", birds / "crow" / "3.png")
+    assert one["class"] == "crow"
+    shown = protograph("classes", tmp_path / "birds.pg").stdout
+    assert "efficientnet-lite0, 32 x 32 pixels to 1280 numbers" in shown
+
+
+def test_options_of_the_encoder_that_would_be_ignored_are_refused(birds: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "some.npz", vectors=np.zeros((4, 3), np.float32), labels=["a", "a", "b", "b"])
+    for option in ("--size=64", "--copies=2"):
+        check_refused(protograph("fit", tmp_path / "some.npz", "--out", tmp_path / "a.pg", option), "holds features: leave out")
+        check_refused(protograph("fit", birds, "--out", tmp_path / "a.pg", "--train-backbone", option), "would be ignored")
+    check_refused(protograph("fit", birds, "--out", tmp_path / "a.pg", "--size=64"), "takes images of 20 x 20 pixels, not 64")
+    assert not (tmp_path / "a.pg").exists()
+
+
+def test_copies_are_trained_on_where_they_are_asked_for(birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    encode = ImageEncoder.encode_augmented
+    monkeypatch.setattr(
+        ImageEncoder,
+        "encode_augmented",
+        lambda self, images, copies, *more: asked.append(copies) or encode(self, images, copies, *more),
+    )
+    answer("fit", birds, "--out", tmp_path / "a.pg", "--backbone=efficientnet-lite0", "--size=32")
+    assert asked == []
+    answer("fit", birds, "--out", tmp_path / "a.pg", "--copies=0")
+    assert asked == []
+    answer("fit", birds, "--out", tmp_path / "a.pg", "--copies=2")
+    answer("fit", birds, "--out", tmp_path / "a.pg")
+    assert asked == [2, 4]
+
+
+def test_photographs_without_a_decoder_are_named(birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_birds(tmp_path / "birds", KINDS, 3)
+    (root / "crow" / "IMG_1.HEIC").write_bytes(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(50))
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    check_refused(
+        protograph("fit", root, "--out", tmp_path / "a.pg"), "IMG_1.HEIC cannot be read: it is HEIC", 'pip install "protograph'
+    )
+    result = protograph("fit", root, "--out", tmp_path / "a.pg", "--skip-bad", "--copies=0")
+    assert "left out 1 of 13 images that cannot be read" in result.stderr
+    assert result.exit_code == 0
+
+
+def test_a_heatmap_is_drawn_and_told(birds: Path, fitted: Path, tmp_path: Path) -> None:
+    image, out = birds / "crow" / "1.png", tmp_path / "heat.png"
+    said = answer("explain", fitted, image, "--heatmap", out)
+    assert said["nearest"] == answer("explain", fitted, image)
+    heatmap = said["heatmap"]
+    assert (heatmap["file"], heatmap["class"], heatmap["against"]) == (str(out), said["nearest"][0]["class"], None)
+    assert sum(map(sum, heatmap["scores"])) == pytest.approx(heatmap["score"], abs=1e-4)
+    assert out.read_bytes().startswith(b"\x89PNG")
+    shown = protograph("explain", fitted, image, "--heatmap", out, "--against=gull").stdout
+    assert "from related classes" in shown
+    assert f"wrote {out}: 'crow' is " in shown
+    assert "in logits against gull" in shown
+
+
+def test_heatmaps_that_cannot_be_drawn_are_refused(birds: Path, fitted: Path, tmp_path: Path) -> None:
+    image, out = birds / "crow" / "1.png", tmp_path / "heat.png"
+    check_refused(protograph("explain", fitted, image, "--against=gull"), "--against gull would be ignored without --heatmap")
+    check_refused(protograph("explain", fitted, image, "--heatmap=heat.xyz"), "give a name that ends in .png or .pdf or .svg")
+    check_refused(protograph("explain", fitted, image, "--heatmap", out, "--against=crow"), "'crow' is the class that the heat")
+    check_refused(protograph("explain", fitted, image, "--heatmap", out, "--against=rook"), "no class 'rook'")
+    assert not out.exists()
 
 
 @pytest.mark.slow
@@ -515,7 +587,7 @@ def test_class_folders_without_images_are_named(tmp_path: Path) -> None:
     bird("jay", 0).save(root / "duck" / "0.jpg")
     (root / "duck" / "0.jpg").rename(root / "duck" / "0.jfif")
     result = protograph("fit", root, "--out", tmp_path / "one.pg")
-    assert "left out egret, heron: no images directly in the folder (files whose names end in .bmp, " in result.stderr
+    assert "left out egret, heron: no images directly in the folder (files whose names end in .avif, .bmp, " in result.stderr
     assert "fitted on 10 examples: 3 classes" in result.stdout
 
 

@@ -14,17 +14,19 @@ from rich.table import Table
 
 import protograph as pg
 from protograph._internal.errors import InputError
-from protograph.classifier.explanation import EARLIER, Nearest
+from protograph.classifier.explanation import EARLIER, Heatmap, Nearest
 from protograph.classifier.labels import parse_label
 from protograph.classifier.onnx import export_onnx, write_classes
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
+from protograph.encoders import backbone_title
 
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file that `protograph fit` made.", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The class.", show_default=False)]
+HEATMAP_SUFFIXES = (".png", ".pdf", ".svg")
 SHOWN = 3  # related classes per row of a table
 LEAST = 0.0005  # contribution that is shown: a smaller one would read 0.000
 
@@ -162,9 +164,26 @@ def explain_command(
     model: Model,
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="The image to explain.", show_default=False)],
     top: Annotated[int, typer.Option(help="How many classes to show.", min=1)] = 5,
+    heatmap: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.png",
+            help="Draw which parts of the image spoke for the most probable class, and which against it. (.png, .pdf or .svg)",
+            show_default=False,
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASS",
+            help="The class that the heatmap compares the most probable one with. (default: the mean of all others)",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the classes nearest to an image, with the contributions of their examples and of related classes."""
+    check_heatmap(heatmap, against)
     progress = ShownProgress(quiet=as_json)
     classifier = pg.Classifier.load(model)
     _, features = classifier.encode_files([image], progress=progress)
@@ -180,7 +199,37 @@ def explain_command(
         }
         for prototype in nearest
     ]
-    show(result, explanation_table(nearest, image), as_json)
+    if heatmap is None:
+        show(result, explanation_table(nearest, image), as_json)
+        return
+    other = None if against is None else parse_label(against, classifier.classes_)
+    parts = classifier.heatmap(image, against=other)
+    from protograph.report.heatmap import draw_heatmap  # imports Matplotlib
+
+    draw_heatmap(parts, heatmap, image.name)
+    drawn: dict[str, Any] = {"file": str(heatmap), "class": parts.name, "against": parts.against, "score": parts.score}
+    drawn["scores"] = parts.scores.tolist()
+    show({"nearest": result, "heatmap": drawn}, explanation_table(nearest, image), as_json)
+    if not as_json:
+        print(f"wrote {heatmap}: {heatmap_line(parts)}")
+
+
+def check_heatmap(out: Path | None, against: str | None) -> None:
+    """Raise an `InputError` if a heatmap cannot be written there, or if its options would be ignored."""
+    if out is None:
+        if against is not None:
+            raise InputError(f"--against {against} would be ignored without --heatmap: leave it out")
+    elif out.suffix not in HEATMAP_SUFFIXES:
+        raise InputError(f"cannot draw {out}: give a name that ends in {' or '.join(HEATMAP_SUFFIXES)}")
+
+
+def heatmap_line(heatmap: Heatmap) -> str:
+    """Return what a heatmap shows, in one line."""
+    scores, other = heatmap.scores, heatmap.against or "the mean of all others"
+    return (
+        f"'{heatmap.name}' is {heatmap.score:+.2f} in logits against {other}: {scores.clamp(min=0).sum().item():+z.2f} from "
+        f"{int((scores > 0).sum())} of {scores.numel()} positions, {scores.clamp(max=0).sum().item():+z.2f} from the others"
+    )
 
 
 @reported
@@ -265,9 +314,9 @@ def taken_for(classifier: "Classifier") -> list[str]:
 def classifier_summary(classifier: "Classifier") -> dict[str, Any]:
     """Return the parts of a classifier, as plain values."""
     described = {} if classifier.encoder_ is None else classifier.encoder_.description()
-    kind = described.get("kind", "")
     return {
-        "backbone": (described["name"] if kind == "backbone" else f"{kind}:{described['name']}") if described else None,
+        "backbone": backbone_title(described) if described else None,
+        "size": described["preparation"]["shape"][1:] if described else None,
         "features": classifier.n_features_in_,
         "variant": classifier.space_.variant.name,
         "relations": list(classifier.space_.relations),
@@ -279,7 +328,10 @@ def classifier_summary(classifier: "Classifier") -> dict[str, Any]:
 def summary_line(classifier: "Classifier") -> str:
     """Return the summary of a classifier in one line."""
     parts = classifier_summary(classifier)
-    source = f"{parts['backbone'] or 'features'}, {parts['features']} numbers"
+    source = f"features, {parts['features']} numbers"
+    if parts["backbone"]:
+        height, width = parts["size"]
+        source = f"{parts['backbone']}, {height} x {width} pixels to {parts['features']} numbers"
     related = f", related by {related_by(classifier)}" if parts["relations"] else ""
     limit = "" if parts["threshold"] is None else f", unknown below {parts['threshold']:.3f}"
     return f"{len(classifier.classes_)} classes; {source}; {parts['variant']}{related}{limit}"
