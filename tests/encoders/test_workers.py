@@ -49,7 +49,7 @@ def test_workers_have_the_threads_they_are_given_and_the_caller_keeps_its_own() 
     try:
         assert set(ordered_results(lambda job: torch.get_num_threads(), range(6), 2, 2)) == {2}
         assert torch.get_num_threads() == 4
-        (later,) = ordered_results(lambda job: torch.get_num_threads(), [0], 1)
+        later, _ = ordered_results(lambda job: torch.get_num_threads(), [0, 1], 1)
         assert later == 4, "threads that begin later have as many as before"
         assert cpu_workers() == (4, 1)
         torch.set_num_threads(3 * MOST_WORKERS)
@@ -58,5 +58,6 @@ def test_workers_have_the_threads_they_are_given_and_the_caller_keeps_its_own() 
         torch.set_num_threads(usual)
 
 
-def test_no_jobs_give_no_results() -> None:
+def test_a_single_job_is_done_by_the_caller_and_none_give_nothing() -> None:
+    assert list(ordered_results(lambda job: threading.get_ident(), [0], 2, 1)) == [threading.get_ident()]
     assert list(ordered_results(lambda job: job, [], 2)) == []

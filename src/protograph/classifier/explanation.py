@@ -120,10 +120,10 @@ def evidence(space: JointSpace, features: Tensor, bias: float, row: int, against
     prototypes, centre = normalise(space.prototypes.double()), space.centred.centre.double()
     biases = torch.zeros(len(prototypes), dtype=torch.float64)
     biases[space.seen :] = bias
-    others = [index for index in range(len(prototypes)) if index != row] if against is None else [against]
+    rivals = [index for index in range(len(prototypes)) if index != row] if against is None else [against]
     difference, constant = prototypes[row], biases[row]
-    if others:  # a single class has none
-        difference, constant = difference - prototypes[others].mean(0), constant - biases[others].mean()
+    if rivals:  # a single class has none
+        difference, constant = difference - prototypes[rivals].mean(0), constant - biases[rivals].mean()
     length = (features.double() - centre).norm()
     weights = space.temperature / length * difference if length > 0 else torch.zeros_like(difference)
     return LinearScore(weights, (constant - weights @ centre).item())
@@ -171,10 +171,10 @@ def draw_up_heatmap(
         raise InputError("there is no heatmap: the encoder has no score_map")
     pixels, features = encoder.prepare(image), encoder.encode([image])[0]
     row = int(space.logits(features[None], bias)[0].argmax()) if name is None else space.index(name)
-    other = None if against is None else space.index(against)
-    if other == row:
+    rival = None if against is None else space.index(against)
+    if rival == row:
         raise InputError(f"'{against}' is the class that the heatmap is of: compare it with another")
-    linear = evidence(space, features, bias, row, other)
+    linear = evidence(space, features, bias, row, rival)
     scores = encoder.score_map(pixels, linear.weights).double()
     scores = scores + linear.constant / scores.numel()
     score = (linear.weights @ features.double()).item() + linear.constant

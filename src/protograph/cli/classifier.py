@@ -202,8 +202,8 @@ def explain_command(
     if heatmap is None:
         show(result, explanation_table(nearest, image), as_json)
         return
-    other = None if against is None else parse_label(against, classifier.classes_)
-    parts = classifier.heatmap(image, against=other)
+    rival = None if against is None else parse_label(against, classifier.classes_)
+    parts = classifier.heatmap(image, against=rival)
     from protograph.report.heatmap import draw_heatmap  # imports Matplotlib
 
     draw_heatmap(parts, heatmap, image.name)
@@ -225,9 +225,9 @@ def check_heatmap(out: Path | None, against: str | None) -> None:
 
 def heatmap_line(heatmap: Heatmap) -> str:
     """Return what a heatmap shows, in one line."""
-    scores, other = heatmap.scores, heatmap.against or "the mean of all others"
+    scores, rival = heatmap.scores, heatmap.against or "the mean of all others"
     return (
-        f"'{heatmap.name}' is {heatmap.score:+.2f} in logits against {other}: {scores.clamp(min=0).sum().item():+z.2f} from "
+        f"'{heatmap.name}' is {heatmap.score:+.2f} in logits against {rival}: {scores.clamp(min=0).sum().item():+z.2f} from "
         f"{int((scores > 0).sum())} of {scores.numel()} positions, {scores.clamp(max=0).sum().item():+z.2f} from the others"
     )
 

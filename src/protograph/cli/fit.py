@@ -28,7 +28,8 @@ from protograph.cli.options import (
 )
 from protograph.cli.train import run_training
 from protograph.data import open_dataset
-from protograph.encoders import BACKBONE_NAMES, check_trainable, default_backbone, open_encoder
+from protograph.encoders import BACKBONE_NAMES, STRONG_NAME, check_trainable, open_encoder, strongest_backbone
+from protograph.encoders.efficientnet_lite import RELEASES
 from protograph.nn.backbones import BACKBONES
 from protograph.training.recipes import stage_before
 from protograph.training.run_config import configure
@@ -152,6 +153,8 @@ def fit_command(
             settings["copies"] = copies
             classifier, count = fit_frozen(images, relations, backbone, size, settings, skip_bad, device, progress)
         classifier.save(out)
+    if not (train_backbone or backbone or holds_features(images)) and strongest_backbone() != STRONG_NAME:
+        notes.append(f"for better answers, pip install {RELEASES[STRONG_NAME].package}, then fit again")
     lines, shares = [f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}"], None
     if classifier.space_.relations:
         shares = shares_as_new(classifier, progress)
@@ -230,7 +233,7 @@ def fit_frozen(
                 raise InputError(f"{images} holds features: leave out {option} {value}")
     encoder = None
     if not holds_features(images):  # before the images are looked through
-        encoder = open_encoder(backbone or default_backbone(), device=find_device(device), size=size)
+        encoder = open_encoder(backbone or strongest_backbone(), device=find_device(device), size=size)
     files = read_training_files(images, skip_bad, progress)
     classifier = pg.Classifier(encoder, **settings)
     classifier.fit(files.inputs, np.array(files.labels), relations, progress)

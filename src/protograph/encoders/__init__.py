@@ -4,16 +4,18 @@ from protograph.encoders.base import Encoder, ImageEncoder, KeptEncoder, Spatial
 from protograph.encoders.preparation import Preparation
 from protograph.encoders.registry import (
     BACKBONE_NAMES,
+    STRONG_NAME,
     backbone_title,
     check_trainable,
-    default_backbone,
     open_encoder,
+    strongest_backbone,
     usual_copies,
 )
 from protograph.encoders.shipped import backbone_encoder, pack_backbone
 
 __all__ = [
     "BACKBONE_NAMES",
+    "STRONG_NAME",
     "Encoder",
     "ImageEncoder",
     "KeptEncoder",
@@ -22,8 +24,8 @@ __all__ = [
     "backbone_encoder",
     "backbone_title",
     "check_trainable",
-    "default_backbone",
     "open_encoder",
     "pack_backbone",
+    "strongest_backbone",
     "usual_copies",
 ]

@@ -30,6 +30,7 @@ from protograph.nn.backbones import feature_count
 
 FEATURES_VERSION = 1  # raise it when the same file gives other features
 BATCH = {"cpu": 16, "cuda": 64}  # images per forward pass; on a CPU, oneDNN takes slower ways with fewer
+LARGEST_SHIFT = 8 / 84  # of augmented copies, as a share of the image's edge, as in training
 FEWEST = 16  # files for which the cache is used: fewer are encoded as fast as they are looked up
 
 

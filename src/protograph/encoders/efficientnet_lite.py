@@ -22,7 +22,7 @@ from torch.nn.functional import conv2d, pad
 from protograph._internal.errors import InputError, unknown_name
 from protograph.data.augmentation import Augmentation
 from protograph.data.store import Normalisation
-from protograph.encoders.base import ImageEncoder
+from protograph.encoders.base import LARGEST_SHIFT, ImageEncoder
 from protograph.encoders.preparation import Preparation
 from protograph.nn.backbones import mean_score_map
 
@@ -39,8 +39,7 @@ STAGES = (  # of EfficientNet-B0: blocks, kernel size, stride, expansion, channe
     (1, 3, 1, 6, 320),
 )
 NORMALISATION = Normalisation((127 / 255,) * 3, (128 / 255,) * 3)  # (pixel - 127) / 128
-SMALLEST, LARGEST = 32, 1024  # pixels: below, one position is left; above, an image costs seconds
-LARGEST_SHIFT = 8 / 84  # of augmented copies, as a share of the image's edge, as in training
+SMALLEST_EDGE, LARGEST_EDGE = 32, 1024  # pixels: below, one position is left; above, an image costs seconds
 
 
 @dataclass(frozen=True)
@@ -257,8 +256,10 @@ def open_efficientnet_lite(name: str, size: int | None = None, device: torch.dev
         raise unknown_name("EfficientNet-Lite", name, RELEASES)
     release = RELEASES[name]
     size = release.size if size is None else size
-    if not SMALLEST <= size <= LARGEST:
-        raise InputError(f"backbone '{name}' takes images of {SMALLEST} to {LARGEST} pixels, not {size}: change --size")
+    if not SMALLEST_EDGE <= size <= LARGEST_EDGE:
+        raise InputError(
+            f"backbone '{name}' takes images of {SMALLEST_EDGE} to {LARGEST_EDGE} pixels, not {size}: change --size"
+        )
     path = weights_path(name)
     try:
         content = path.read_bytes()

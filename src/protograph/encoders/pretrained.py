@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from protograph._internal import sealed
 from protograph._internal.errors import InputError
 from protograph.data.augmentation import Augmentation
-from protograph.encoders.base import ImageEncoder
+from protograph.encoders.base import LARGEST_SHIFT, ImageEncoder
 from protograph.encoders.preparation import Preparation
 
-LARGEST_SHIFT = 8 / 84  # of augmented copies, as a share of the image's edge, as in training
 RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
 
 

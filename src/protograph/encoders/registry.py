@@ -29,7 +29,7 @@ BACKBONE_NAMES = (
 )
 
 
-def default_backbone() -> str:
+def strongest_backbone() -> str:
     """Return the name of the strongest backbone whose weights are sure to be there."""
     return STRONG_NAME if is_installed(STRONG_NAME) else SHIPPED_NAME
 

@@ -11,15 +11,17 @@ from typing import TypeVar
 
 import torch
 
-T = TypeVar("T")
-R = TypeVar("R")
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 MOST_WORKERS = 16  # each holds the activations of a batch
 AHEAD = 2  # results per worker that may wait to be taken
 
 
-def ordered_results(work: Callable[[T], R], jobs: Sequence[T], workers: int, threads: int | None = None) -> Iterator[R]:
-    """Yield the result of each job, in order. After an error the jobs that have not begun are dropped.
+def ordered_results(
+    work: Callable[[Job], Result], jobs: Sequence[Job], workers: int, threads: int | None = None
+) -> Iterator[Result]:
+    """Yield the result of each job, in order; a single job is done by the caller. After an error, jobs not begun are dropped.
 
     Args:
         work: What is done with a job, by one of the workers.
@@ -28,6 +30,9 @@ def ordered_results(work: Callable[[T], R], jobs: Sequence[T], workers: int, thr
         threads: The threads of PyTorch that each worker may use; by default as many as the caller.
 
     """
+    if len(jobs) < 2:  # a new thread would have to start threads of PyTorch of its own
+        yield from map(work, jobs)
+        return
     usual = torch.get_num_threads()
 
     def prepare() -> None:
@@ -36,7 +41,7 @@ def ordered_results(work: Callable[[T], R], jobs: Sequence[T], workers: int, thr
 
     try:
         with ThreadPoolExecutor(workers, initializer=prepare) as pool:
-            waiting: deque[Future[R]] = deque()
+            waiting: deque[Future[Result]] = deque()
             try:
                 for job in jobs:
                     waiting.append(pool.submit(work, job))

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 from protograph.classifier.explanation import Heatmap
 from protograph.report.figures import SMALL, save
 
-COLOURS = "RdBu_r"  # red speaks for the class, blue against it
+BLUE_TO_RED = "RdBu_r"  # red speaks for the class, blue against it
 FAINTEST, STRONGEST = 0.15, 0.8  # opacity of the colours over the image, by their strength
 WIDTH = 46  # characters of a title over one image
 
@@ -45,12 +45,12 @@ def heatmap_figure(heatmap: Heatmap, title: str = "") -> Figure:
     smooth = interpolate(torch.from_numpy(scores)[None, None], (height, width), mode="bicubic", align_corners=False)[0, 0]
     strength = (smooth.abs() / limit).clamp(0, 1).numpy()
     norm = TwoSlopeNorm(0, -limit, limit)
-    right.imshow(smooth.numpy(), cmap=COLOURS, norm=norm, alpha=FAINTEST + (STRONGEST - FAINTEST) * strength)
-    other = heatmap.against or "the mean of all other classes"
-    right.set_title(_wrapped(f"{heatmap.name} against {other}: {heatmap.score:+z.2f}"), fontsize=SMALL + 2)
+    right.imshow(smooth.numpy(), cmap=BLUE_TO_RED, norm=norm, alpha=FAINTEST + (STRONGEST - FAINTEST) * strength)
+    rival = heatmap.against or "the mean of all other classes"
+    right.set_title(_wrapped(f"{heatmap.name} against {rival}: {heatmap.score:+z.2f}"), fontsize=SMALL + 2)
     for axes in (left, right):
         axes.set_axis_off()
-    bar = figure.colorbar(plt.cm.ScalarMappable(norm, COLOURS), ax=right, shrink=0.85, pad=0.02)
+    bar = figure.colorbar(plt.cm.ScalarMappable(norm, BLUE_TO_RED), ax=right, shrink=0.85, pad=0.02)
     bar.set_ticks(np.linspace(-limit, limit, 5).tolist())
     bar.ax.yaxis.set_major_formatter(lambda value, position: f"{value:+z.2f}" if round(value, 2) else "0")
     bar.ax.tick_params(labelsize=SMALL)
