@@ -34,6 +34,7 @@ docs: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/letters.py
 	$(BIN)/python benchmarks/classifier.py
+	$(BIN)/python benchmarks/encoding.py
 	$(BIN)/python benchmarks/speed.py $(if $(shell command -v nvidia-smi),,--quick)
 
 .venv/ready: pyproject.toml constraints.txt

@@ -34,8 +34,9 @@ class Preparation:
         resize: The size (H, W) of the resized image, or the length of its shorter edge.
         interpolation: How it is resized.
         margin: A large JPEG is decoded at a fraction of its size, which is never below this many times the size it is resized
-            to. Of other formats all pixels are decoded, so the same pixels give slightly other features: at 2, with the
-            fraction that most photographs have, their cosine is about 0.999; at 4 it is 0.9997, for half as much again of time.
+            to. Of other formats all pixels are decoded, so the same pixels give slightly other features. For photographs of 12
+            million pixels and EfficientNet-Lite0, their cosine is 0.9989 at 2 and 0.9996 at 4; decoding takes 34 and 46 ms,
+            and 97 ms in full.
 
     """
 
