@@ -596,7 +596,9 @@ def test_class_folders_without_images_are_named(tmp_path: Path) -> None:
     bird("egret", 0).save(root / "egret" / "2023" / "0.png")
     bird("jay", 0).save(root / "duck" / "0.jpg")
     (root / "duck" / "0.jpg").rename(root / "duck" / "0.jfif")
+    (root / "duck" / "raw.cr2").touch()
     result = protograph("fit", root, "--out", tmp_path / "one.pg")
+    assert "files in the class folders that are no images and were left out: .cr2 (1)\n" in result.stderr
     assert "left out egret, heron: no images directly in the folder (files whose names end in .avif, .bmp, " in result.stderr
     assert "fitted on 10 examples: 3 classes" in result.stdout
 

@@ -174,6 +174,13 @@ def test_a_decoder_that_is_installed_later_reads_what_could_not_be_read(root: Pa
     assert len(set(png)) == 1, "other images stay in the cache"
 
 
+def test_files_that_are_no_images_are_counted(tmp_path: Path) -> None:
+    for name in ("a/one.png", "a/two.CR2", "a/three.cr2", "b/four.HEIC", "b/notes", "b/.hidden.txt", "b/deep.txt/x.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert reading.count_other_files([tmp_path / "a", tmp_path / "b"]) == {".cr2": 2, "notes": 1}
+
+
 def test_a_image_that_appears_is_found(root: Path) -> None:
     names = ["a/000.png", "a/late.png"]
     assert list(read(root, names).errors) == [1]

@@ -18,9 +18,11 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.data.datasets.features import READERS, bad_rows, read_features, read_vectors
 from protograph.data.datasets.folder import list_images
-from protograph.data.reading import SUFFIXES, find_names
+from protograph.data.reading import SUFFIXES, count_other_files, find_names
 from protograph.encoders import Encoder
 from protograph.encoders.preparation import unreadable
+
+KINDS_NAMED = 5  # of the files that are left out
 
 
 def as_images(inputs: Any) -> Sequence[Any] | None:
@@ -105,6 +107,9 @@ def list_labelled_images(root: Path, progress: Progress) -> tuple[list[Path], li
     if empty := [name for name, files in listed.items() if not files]:
         suffixes = ", ".join(sorted(SUFFIXES))
         progress.say(f"left out {', '.join(empty)}: no images directly in the folder (files whose names end in {suffixes})")
+    if counts := count_other_files([root / name for name in listed]):
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in counts.most_common(KINDS_NAMED))
+        progress.say(f"files in the class folders that are no images and were left out: {kinds}")
     pairs = [(root / name / file, name) for name, files in listed.items() for file in files]
     return [file for file, _ in pairs], [name for _, name in pairs]
 

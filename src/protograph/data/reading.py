@@ -11,6 +11,7 @@ import tarfile
 import threading
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
@@ -117,6 +118,16 @@ def find_names(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries]
     return sorted(name for name in names if _suffix(name) in SUFFIXES and not name.startswith("."))
+
+
+def count_other_files(folders: Sequence[Path]) -> Counter[str]:
+    """Return how many visible files directly in some folders are no images, by the end of their names."""
+    counts: Counter[str] = Counter()
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            files = [entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")]
+        counts.update(Path(name).suffix.lower() or name for name in files if _suffix(name) not in SUFFIXES)
+    return counts
 
 
 def _suffix(name: str) -> str:
