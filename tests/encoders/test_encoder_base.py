@@ -21,7 +21,7 @@ from data.layouts import blocks
 from encoders.images import tiny_encoder, write_images
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance, Silent
-from protograph.encoders import cache, open_encoder
+from protograph.encoders import Preparation, cache, open_encoder
 from protograph.encoders.base import BATCH, FEWEST, ImageEncoder, KeptEncoder
 
 
@@ -221,6 +221,13 @@ def test_several_workers_give_what_one_gives(encoder: ImageEncoder) -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("size", "count"), [(20, 16), (260, 16), (640, 4), (2000, 1)])
+def test_fewer_large_images_are_passed_together(encoder: ImageEncoder, size: int, count: int) -> None:
+    other = copy.copy(encoder)
+    other.preparation = Preparation((3, size, size), encoder.preparation.mean, encoder.preparation.std, size)
+    assert other._batch_size() == count
 
 
 def test_where_a_score_comes_from_adds_up(encoder: ImageEncoder) -> None:

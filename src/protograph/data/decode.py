@@ -20,6 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000")  # some others start programs to be decoded
 HEIC_OR_AVIF = frozenset((".heic", ".heif", ".hif", ".avif"))  # suffixes of formats that not every installation can read
+LONGEST_BRANDS = 256  # bytes at the start of a HEIC or AVIF file that are looked through
 MAX_PIXELS = 64_000_000  # a larger image is a mistake or an attack; a photograph has a third
 
 
@@ -50,7 +51,7 @@ def _formats(content: bytes) -> tuple[str, ...]:
     """Return the formats that a file may have. The decoder of HEIC is imported when the first such file comes."""
     if content[4:8] != b"ftyp":  # HEIC and AVIF begin with the size of a list of brands, this word, and the list
         return FORMATS
-    brands = content[8 : int.from_bytes(content[:4])]
+    brands = content[8 : min(int.from_bytes(content[:4]), LONGEST_BRANDS)]
     if b"avif" in brands or b"avis" in brands:
         if not has_avif():
             raise MissingDecoderError("it is AVIF, which needs Pillow 11.3 or newer: pip install --upgrade pillow")

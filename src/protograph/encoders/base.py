@@ -30,6 +30,7 @@ from protograph.nn.backbones import feature_count
 
 FEATURES_VERSION = 1  # raise it when the same file gives other features
 BATCH = {"cpu": 16, "cuda": 64}  # images per forward pass; on a CPU, oneDNN takes slower ways with fewer
+FULL_BATCH_PIXELS = 320 * 320  # of an image; of larger ones, fewer are passed together, or their activations fill the memory
 LARGEST_SHIFT = 8 / 84  # of augmented copies, as a share of the image's edge, as in training
 FEWEST = 16  # files for which the cache is used: fewer are encoded as fast as they are looked up
 
@@ -235,7 +236,7 @@ class ImageEncoder:
         """
         on_cpu = self.device.type == "cpu"
         workers, threads = cpu_workers() if on_cpu else (min(8, os.cpu_count() or 1), None)
-        largest = max(1, BATCH.get(self.device.type, 8) // copies)
+        largest = max(1, self._batch_size() // copies)
         size = max(1, min(largest, math.ceil(len(missing) / workers)))  # a few images are divided among the workers
         batches = [list(missing[start : start + size]) for start in range(0, len(missing), size)]
         if len(batches) == 1:  # by all cores
@@ -251,6 +252,12 @@ class ImageEncoder:
             for rows, result in zip(batches, ordered_results(work, batches, workers, threads), strict=True):
                 features = result if on_cpu else self._forward(result)
                 yield rows, features.view(len(rows), copies, self.features)
+
+    def _batch_size(self) -> int:
+        """Return how many images are passed together."""
+        _, height, width = self.preparation.shape
+        usual = BATCH.get(self.device.type, 8)
+        return max(1, min(usual, usual * FULL_BATCH_PIXELS // (height * width)))
 
     def prepare(self, image: Any) -> Tensor:
         """Return an image as the network sees it, uint8 [C, H, W].

@@ -35,7 +35,7 @@ def heatmap_figure(heatmap: Heatmap, title: str = "") -> Figure:
     image = heatmap.pixels.permute(1, 2, 0).numpy().repeat(3 // heatmap.pixels.shape[0], axis=2)
     height, width = image.shape[:2]
     edge = 3.4
-    figure, (left, right) = plt.subplots(1, 2, figsize=(2 * edge + 1.1, edge * height / width + 0.5), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(2 * edge + 1.1, edge * height / width + 0.62), layout="constrained")
     left.imshow(image)
     left.set_title(_wrapped(title), fontsize=SMALL + 2)
     grey = image.astype(float).mean(2)
