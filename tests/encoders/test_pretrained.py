@@ -56,9 +56,13 @@ class FakeTimm:
     def create_model(self, name: str, pretrained: bool, pretrained_cfg_overlay: dict[str, Any]) -> nn.Module:
         assert pretrained
         assert not pretrained_cfg_overlay["custom_load"]
-        made = network(json.loads(Path(pretrained_cfg_overlay["file"]).read_text()))
+        made = network(pretrained_cfg_overlay["state_dict"]["seed"])
         made.reset_classifier = self.heads.append  # type: ignore[assignment]
         return made
+
+    def load_state_dict(self, path: str, weights_only: bool = False) -> dict[str, Any]:
+        assert weights_only, "timm 1.0.9 to 1.0.25 run what a pickle names"
+        return {"seed": json.loads(Path(path).read_text())}
 
     def try_to_load_from_cache(self, repository: str, file: str) -> str | None:
         found = self.hub.is_file() and (repository, file) == ("timm/net", self.hub.name)
@@ -71,7 +75,8 @@ def timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTimm:
     fake.hub = tmp_path / "model.safetensors"
     data = module("timm.data", resolve_model_data_config=lambda model: fake.config)
     functions = {"get_pretrained_cfg": fake.get_pretrained_cfg, "create_model": fake.create_model}
-    monkeypatch.setitem(sys.modules, "timm", module("timm", data=data, **functions))
+    models = module("timm.models", load_state_dict=fake.load_state_dict)
+    monkeypatch.setitem(sys.modules, "timm", module("timm", data=data, models=models, **functions))
     hub = module("huggingface_hub", try_to_load_from_cache=fake.try_to_load_from_cache)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
@@ -167,14 +172,19 @@ class FakeTransformers:
             image_mean=list(MEAN), image_std=list(STD), resample=3,
         )  # fmt: skip
 
-    def load_processor(self, name: str, local_files_only: bool) -> Any:
+    def load_processor(self, name: str, local_files_only: bool, trust_remote_code: bool) -> Any:
         assert local_files_only
+        assert not trust_remote_code
         if not Path(name).is_dir():
             raise OSError(f"We couldn't connect to the hub\nand {name} is not a folder")
         return self.processor
 
-    def load_model(self, name: str, local_files_only: bool, output_loading_info: bool) -> tuple[nn.Module, dict[str, Any]]:
+    def load_model(
+        self, name: str, local_files_only: bool, trust_remote_code: bool, weights_only: bool, output_loading_info: bool
+    ) -> tuple[nn.Module, dict[str, Any]]:
         assert local_files_only
+        assert not trust_remote_code
+        assert weights_only
         assert output_loading_info
         made = FakeModel(network(json.loads((Path(name) / "seed").read_text())), self)
         return made, {"missing_keys": self.missing}

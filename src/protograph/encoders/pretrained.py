@@ -1,6 +1,7 @@
 """Encoders from other libraries: any vision model of timm or transformers, frozen, with its own preprocessing.
 
 Weights come from the user's cache or from a path, never over the network. They stay there; a model file keeps their digest.
+A pickle of weights is read by `torch.load(weights_only=True)`, which runs nothing that it names.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,10 @@ def open_timm(name: str, device: torch.device | None = None) -> ImageEncoder:
         name = f"{model_name}@{Path(file).resolve()}"
     weights = Path(file) if file else _cached_weights(model_name, known)
     try:
-        source = {"file": str(weights), "custom_load": weights.suffix == ".npz"}
+        if weights.suffix == ".npz":  # NumPy refuses pickles in it
+            source = {"file": str(weights), "custom_load": True}
+        else:  # read here, since older versions of timm run what a pickle names
+            source = {"state_dict": timm.models.load_state_dict(str(weights), weights_only=True), "custom_load": False}
         model = timm.create_model(model_name, pretrained=True, pretrained_cfg_overlay=source)
         model.reset_classifier(0)  # after loading: a model without its head would take any weights
     except Exception as error:  # whatever a file may hold
@@ -105,8 +109,10 @@ def open_transformers(name: str, device: torch.device | None = None) -> ImageEnc
     logging.set_verbosity_error()  # it warns of unused weights, such as those of a classification head
     logging.disable_progress_bar()
     try:
-        processor = AutoImageProcessor.from_pretrained(name, local_files_only=True)
-        model, loaded = AutoModel.from_pretrained(name, local_files_only=True, output_loading_info=True)
+        processor = AutoImageProcessor.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+        model, loaded = AutoModel.from_pretrained(
+            name, local_files_only=True, trust_remote_code=False, weights_only=True, output_loading_info=True
+        )
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise InputError(
             f"transformers has no vision model '{name}' in a folder or in the cache ({_line(error)}): give a folder, or fetch "
