@@ -1,4 +1,5 @@
 import io
+import os
 import random
 import sys
 import warnings
@@ -231,3 +232,16 @@ def test_no_damage_stops_a_worker(tmp_path: Path, kind: str) -> None:
         answers = decode.decode_files(str(target), 0, 20, [str(file) for file in files])
     assert len(answers) == len(files)
     assert any(error for error, *_ in answers)
+
+
+def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")  # opening it would wait for ever
+    with (tmp_path / "large.jpg").open("wb") as file:
+        file.truncate(5_000_000_000)  # without content on the disk
+    for name, reason in (("pipe.jpg", "a pipe or a device"), ("large.jpg", "5,000,000,000 bytes are more than 256,000,000")):
+        with pytest.raises(ValueError, match=reason):
+            decode.read_content(str(tmp_path / name))
+    with pytest.raises(ValueError, match="a pipe or a device"):
+        decode.read_content("/dev/zero")
+    with pytest.raises(IsADirectoryError):
+        decode.read_content(str(tmp_path))

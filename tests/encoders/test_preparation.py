@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from protograph._internal.errors import InputError
 from protograph.data import decode
 from protograph.data.store import Normalisation
 from protograph.encoders import preparation as preparation_module
-from protograph.encoders.preparation import Preparation
+from protograph.encoders.preparation import Preparation, read_file
 
 SIZE = 20
 WHOLE = Preparation.whole((3, SIZE, SIZE), NORMAL)
@@ -237,3 +238,9 @@ def test_a_missing_decoder_is_named_with_the_way_out(tmp_path: Path, monkeypatch
     (tmp_path / "one.heic").write_bytes(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(50))
     with pytest.raises(InputError, match=r'one cannot be read: it is HEIC, which needs pillow-heif: pip install "protograph'):
         WHOLE.read(tmp_path / "one.heic", "one")
+
+
+def test_a_pipe_among_the_images_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(InputError, match=r"image 0 cannot be read \(it is a pipe or a device, not a file\): leave it out"):
+        read_file(tmp_path / "pipe.jpg", "image 0")

@@ -152,3 +152,10 @@ def test_missing_and_unknown_files_are_errors_that_name_them(tmp_path):
         MatrixRelation.read(tmp_path / "gone.csv")
     with pytest.raises(InputError, match=r"cannot read a relation from .*a\.xlsx"):
         MatrixRelation.read(write(tmp_path / "a.xlsx", "?"))
+
+
+def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
+    with (tmp_path / "large.csv").open("wb") as file:
+        file.truncate(17_000_000_000)  # without content on the disk
+    with pytest.raises(InputError, match=r"large\.csv has 17,000,000,000 bytes, more than 16,000,000,000"):
+        MatrixRelation.read(tmp_path / "large.csv")

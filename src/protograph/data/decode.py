@@ -5,10 +5,13 @@ is a job, [target, first row, size, [file, ...]]. The worker writes the pixels o
 [P, 3, size, size] and answers a line with an [error, width, height, greyscale, sha256] per file.
 """
 
+import errno
 import hashlib
 import io
 import json
+import os
 import signal
+import stat
 import sys
 import warnings
 from importlib.util import find_spec
@@ -21,6 +24,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000")  # some others start programs to be decoded
 HEIC_OR_AVIF = frozenset((".heic", ".heif", ".hif", ".avif"))  # suffixes of formats that not every installation can read
 LONGEST_BRANDS = 256  # bytes at the start of a HEIC or AVIF file that are looked through
+MAX_BYTES = 256_000_000  # of an image file
 MAX_PIXELS = 64_000_000  # a larger image is a mistake or an attack; a photograph has a third
 
 
@@ -34,6 +38,19 @@ def decode(content: bytes, size: int) -> tuple[NDArray[np.uint8], int, int, bool
         draft(image, 2 * size)
         rgb = np.frombuffer(to_rgb(image, size).tobytes(), np.uint8).reshape(size, size, 3)
         return rgb.transpose(2, 0, 1), width, height, is_grey(image)
+
+
+def read_content(file: str) -> bytes:
+    """Return the contents of an image file. A pipe, a device or too large a file is refused before it is opened."""
+    status = os.stat(file)  # noqa: PTH116 - a Path costs as much as opening the file
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is a pipe or a device, not a file")
+    if status.st_size > MAX_BYTES:
+        raise ValueError(f"its {status.st_size:,} bytes are more than {MAX_BYTES:,}")
+    with open(file, "rb") as opened:  # noqa: PTH123
+        return opened.read()
 
 
 class MissingDecoderError(ValueError):
@@ -126,8 +143,7 @@ def decode_files(target: str, first: int, size: int, files: list[str]) -> list[l
     answers: list[list[Any]] = []
     for row, file in enumerate(files):
         try:
-            with open(file, "rb") as opened:  # noqa: PTH123 - a Path costs as much as opening the file
-                content = opened.read()
+            content = read_content(file)
             pixels[row], width, height, grey = decode(content, size)
             answers.append([None, width, height, grey, hashlib.sha256(content).hexdigest()])
         except UnidentifiedImageError:

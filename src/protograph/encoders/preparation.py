@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.data.datasets.items import to_image
-from protograph.data.decode import FORMATS, MissingDecoderError, check_pixels, draft, open_image, upright_rgb
+from protograph.data.decode import FORMATS, MissingDecoderError, check_pixels, draft, open_image, read_content, upright_rgb
 from protograph.data.store import Normalisation
 
 DATASET_MARGIN = 2  # of `decode`, which reads the images that networks of this package are trained on
@@ -153,13 +152,15 @@ def read_file(path: str | os.PathLike[str], name: str) -> bytes:
 
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_content(os.fspath(path))
     except FileNotFoundError as error:
         raise InputError(f"{name} is not there") from error
     except IsADirectoryError as error:
         raise InputError(f"{name} is a folder: give the images in it") from error
     except OSError as error:
         raise InputError(f"{name} cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{name} cannot be read ({error}): leave it out") from error
     if not content:
         raise InputError(f"{name} is an empty file: fetch it again or leave it out")
     return content
