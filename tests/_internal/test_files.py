@@ -92,6 +92,8 @@ def test_the_cache_is_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "platform", "linux")
     assert cache_folder() == tmp_path / "protograph"
+    (tmp_path / "protograph").chmod(0o755)  # as earlier versions made it
+    assert stat.S_IMODE(cache_folder().stat().st_mode) == 0o700, "it holds images of the user's"
 
 
 def test_a_link_stays_one_and_a_file_keeps_its_permissions(tmp_path: Path) -> None:

@@ -430,6 +430,25 @@ def test_a_damaged_archive_is_named(tmp_path: Path, cache: Path, suffix: str, da
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.parametrize("suffix", [".zip", ".tgz"])
+def test_an_archive_that_grows_without_measure_is_refused(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(reading, "ALWAYS_ALLOWED", 1000)
+    path, zeros = tmp_path / f"bomb{suffix}", bytes(1_000_000)
+    if suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("zeros", zeros)
+    else:
+        info = tarfile.TarInfo("zeros")
+        info.size = len(zeros)
+        write_tar(path, (info, zeros))
+    assert 100 * path.stat().st_size + 1000 < len(zeros)
+    with pytest.raises(InputError, match=rf"bomb\{suffix} would unpack to more than [\d,]+ bytes, too much for its size"):
+        unpacked([path], Silent())
+    assert list(cache.iterdir()) == []
+
+
 def test_an_encrypted_archive_is_named(tmp_path: Path) -> None:
     path = tmp_path / "own.zip"
     with zipfile.ZipFile(path, "w") as archive:

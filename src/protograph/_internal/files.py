@@ -8,23 +8,29 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+PRIVATE = 0o700  # permissions: for the user alone
 UNFINISHED = ".part"  # the end of the name of a file while it is written
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: `PROTOGRAPH_CACHE`, or a folder in the system's cache folder."""
-    if folder := os.environ.get("PROTOGRAPH_CACHE"):
-        return Path(folder)
+    """Return the cache folder: `PROTOGRAPH_CACHE`, or a folder in the system's cache folder that only the user can read."""
+    if chosen := os.environ.get("PROTOGRAPH_CACHE"):
+        return Path(chosen)
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "protograph"
+    folder = base / "protograph"
+    with suppress(OSError):  # a folder that cannot be made is reported where it is written to
+        folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        folder.chmod(PRIVATE)  # it holds images and features of the user's
+    return folder
 
 
 def write_atomically(path: Path, content: bytes) -> None:

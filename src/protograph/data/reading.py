@@ -32,6 +32,8 @@ SUFFIXES = decode.HEIC_OR_AVIF | {
 }  # fmt: skip
 PIXELS_VERSION = 2  # raised whenever the same file gives other pixels
 CHUNK = 128  # files in a worker's job
+LARGEST_RATIO = 100  # of the bytes that an archive unpacks to and its size; images hardly shrink, text to a tenth
+ALWAYS_ALLOWED = 100_000_000  # bytes that any archive may unpack to
 
 
 def read_images(root: Path, names: Sequence[str], size: int, normalisation: Normalisation, progress: Progress) -> Images:
@@ -172,7 +174,13 @@ def unpacked(archives: Sequence[Path], progress: Progress) -> Path:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
+    most = LARGEST_RATIO * archive.stat().st_size + ALWAYS_ALLOWED
+    unpacked_bytes = 0
+
     def harmless(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        nonlocal unpacked_bytes
+        unpacked_bytes += member.size
+        _check_unpacked(archive, unpacked_bytes, most)
         if member.name.startswith("/") or not (member.isfile() or member.isdir()):
             raise tarfile.SpecialFileError(member)
         return tarfile.data_filter(member, path)
@@ -183,6 +191,7 @@ def _unpack(archive: Path, folder: Path) -> None:
                 for member in opened.namelist():
                     if not (folder / member).resolve().is_relative_to(folder.resolve()):
                         raise InputError(f"{archive} has a member '{member}' outside its folder: do not use it")
+                _check_unpacked(archive, sum(member.file_size for member in opened.infolist()), most)
                 opened.extractall(folder)
         else:
             with tarfile.open(archive) as opened_tar:
@@ -197,6 +206,11 @@ def _unpack(archive: Path, folder: Path) -> None:
             raise  # the disk, not the archive
         reason = " ".join(str(error).split())
         raise InputError(f"{archive} cannot be unpacked ({reason}): fetch it again") from error
+
+
+def _check_unpacked(archive: Path, count: int, most: int) -> None:
+    if count > most:
+        raise InputError(f"{archive} would unpack to more than {most:,} bytes, too much for its size: do not use it")
 
 
 def _key(parts: object) -> str:
