@@ -49,6 +49,14 @@ def test_few_classes_have_an_order_too(classes: int, seen: int) -> None:
     assert sorted(side_by_side(torch.rand(classes, classes), seen).tolist()) == list(range(classes))
 
 
+def test_dollar_signs_in_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    names = ["$\\nosuch{$", "a $ b $", "plain"]
+    figure = similarity_figure(torch.eye(3), names, 2, "title")
+    figure.savefig(tmp_path / "figure.png")  # parsed as mathematics, the first name would end the drawing
+    shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert sorted(shown) == sorted(names)
+
+
 def test_a_column_names_the_novel_classes_and_some_seen_ones_in_letters_that_can_be_read() -> None:
     names = [f"class {index}" for index in range(100)]
     matrix = torch.rand(100, 100)

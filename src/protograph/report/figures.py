@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 matplotlib.use("Agg")
+matplotlib.rcParams["text.parse_math"] = False  # a class name may hold dollar signs
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
