@@ -29,7 +29,6 @@ from protograph.data import DATASETS, Dataset, DatasetSource, open_dataset
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper import runner
 from protograph.paper.ledger import lock_ledger, read_ledger
-from protograph.paper.summary import write_summary
 from protograph.report import figures
 from protograph.training import loop as training
 from protograph.training.recipes import RECIPES, resolve_recipe
@@ -98,7 +97,7 @@ def test_other_relations_are_run_by_name_and_kept_apart(faked: Path) -> None:
     assert json.loads((own / "base" / "demo-0.json").read_text())["configuration"]["relations"] == ["base"]
     assert {task.cell.relations for task in read_ledger(Path("results"))} == {(), ("base",), ("accent",)}
     text = Path("RESULTS.md").read_text()
-    assert "## Other side information: letters, 1-shot, gcgpn-aux" in text
+    assert "| letters | 1 | GcGPN-aux, base |" in text
     assert "letters 1-shot gcgpn-aux with base demo-0: H-Mean" in result.stderr
     assert "gcgpn-aux, base" in reproduce("--dataset=letters", "--table=relations", "--list").stdout
     assert len(logged(faked)) == 2 * 3
@@ -293,7 +292,7 @@ def test_every_ledger_has_tables_of_its_own(faked: Path) -> None:
     before = Path("RESULTS.md").read_text()
     assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--results=again").exit_code == 0
     assert Path("RESULTS.md").read_text() == before
-    assert "the ledger in `again/`" in Path("AGAIN.md").read_text()
+    assert "the ledger `again/`" in Path("AGAIN.md").read_text()
     for words in ("--results=resluts", "--dataset=letters", "--list", "--jobs=2", "--engine=ray", "--device=cpu"):
         result = reproduce("--table-only", words)
         assert result.exit_code == 2
@@ -308,19 +307,11 @@ def test_a_root_that_would_be_ignored_is_refused(faked: Path) -> None:
     assert "dataset 'letters' is built in and reads no files: leave out --root" in result.stderr
 
 
-def test_notes_broken_while_cells_are_trained_do_not_stop_the_grid(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verb, "read_ledger", lambda results: Path(results, "notes.json").write_text("{") and {})
-    monkeypatch.setattr("protograph.paper.runner.write_summary", functools.partial(once_fine, []))
-    result = reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--variant=gcgpn-aux")
-    assert result.exit_code == 0, result.stderr
-    assert "RESULTS.md is not written: " in result.stderr
-    assert len(contents(Path("results"))) == 2
-
-
-def once_fine(calls: list[Path], results: Path, ledger: Any) -> None:
-    """Write the table, as at the beginning; after that, with notes that were broken meanwhile."""
-    calls.append(results)
-    write_summary(results, ledger) if calls[1:] else None
+def test_the_table_is_written_once_when_the_grid_ends(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    monkeypatch.setattr("protograph.paper.runner.write_summary", lambda results, ledger: written.append(len(ledger)))
+    assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--variant=gcgpn-aux").exit_code == 0
+    assert written == [2]
 
 
 def test_numbers_of_another_network_are_not_mixed_into_a_ledger(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,7 +521,7 @@ def test_a_reduced_grid_on_the_letters_as_a_user_runs_it(
     ledger = read_ledger(tmp_path / "results")
     assert [str(task) for task in sorted(ledger)] == ["letters 1-shot gcgpn-aux demo-0", "letters 1-shot pn+ demo-0"]
     assert all(list(entry.measures) == list(MEASURES) for entry in ledger.values())
-    assert "## letters, 1-shot" in (tmp_path / "RESULTS.md").read_text()
+    assert "| letters | 1 | GcGPN-aux |" in (tmp_path / "RESULTS.md").read_text()
     monkeypatch.chdir(tmp_path)
     for words in (["figures", "--dataset=letters"], ["report", "results"]):
         done_here = CliRunner(env={"PROTOGRAPH_DATA": None}).invoke(app, words)
@@ -540,7 +531,7 @@ def test_a_reduced_grid_on_the_letters_as_a_user_runs_it(
         "operator-letters-accent-column.pdf",
     }  # fmt: skip
     page = Path("report.html").read_text()
-    assert "letters, 1-shot: not in the paper" in page
+    assert "GcGPN-aux" in page
     assert page.count("data:image/svg+xml") == 2  # the two operators of the letters
     run = Path("runs/letters/1-shot/gcgpn-aux/demo-0")
     shown = CliRunner().invoke(app, ["report", str(run), "--episodes=3", "--device=cpu", "--out=run.html", "--json"])

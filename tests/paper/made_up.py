@@ -14,10 +14,12 @@ from protograph._internal.files import write_json
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.claims import CONCLUSIONS, Conclusion
 from protograph.paper.grid import Task
-from protograph.paper.ledger import read_ledger, read_notes, record_run
+from protograph.paper.ledger import read_ledger, record_run
 from protograph.paper.published import Cell
 from protograph.paper.statistics import Difference
-from protograph.paper.summary import summary_blocks
+from protograph.paper.summary import known_scores, summary_blocks
+from protograph.paper.tables import csv_tables
+from protograph.paper.verdicts import check_conclusions
 from protograph.report.document import as_markdown
 from protograph.training.recipes import default_backbone, resolve_recipe
 from protograph.training.run_config import RunConfig
@@ -70,7 +72,15 @@ def contents(results: Path) -> dict[str, dict[str, Any]]:
 
 def text_of(results: Path) -> str:
     """What RESULTS.md says of a ledger."""
-    return as_markdown(summary_blocks(read_ledger(results), read_notes(results)))
+    ledger = read_ledger(results, new=True)
+    return as_markdown(summary_blocks(ledger, check_conclusions(ledger), results))
+
+
+def rows_of(results: Path, name: str, **columns: object) -> list[dict[str, Any]]:
+    """The rows of a CSV file of a ledger that have these values."""
+    ledger = read_ledger(results)
+    rows = csv_tables(ledger, known_scores(ledger), check_conclusions(ledger))[name]
+    return [row for row in rows if all(row[column] == value for column, value in columns.items())]
 
 
 def named_conclusion(part: str) -> Conclusion:

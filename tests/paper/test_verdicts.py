@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import pytest
 
-from paper.made_up import assert_interval, make_ledger, make_run, named_conclusion, text_of
+from paper.made_up import assert_interval, make_ledger, make_run, named_conclusion, rows_of
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.claims import CONCLUSIONS, Conclusion
 from protograph.paper.grid import Task
@@ -207,8 +207,11 @@ def test_one_of_many_comparisons_refutes_only_if_it_is_the_more_certain(tmp_path
         (found,) = findings(tmp_path / str(loss), "every GcGPN with side information", values)
         assert found.ours.verdict == verdict
         assert found.ours.signs.count(False) == (verdict == "contradicted")
-        row = f"| cub 1-shot Joint-Joint: gcgpn > dfslwof-att | {-loss:+.2f} ± 0.71 * | not as claimed"
-        assert f"{row}{', certain' if verdict == 'contradicted' else ''} |" in text_of(tmp_path / str(loss) / "results")
+        name = "cub 1-shot Joint-Joint: gcgpn > dfslwof-att"
+        rows = rows_of(tmp_path / str(loss) / "results", "comparisons", recipe="fast", comparison=name)
+        row = next(row for row in rows if row["claim"] == conclusion.claim)
+        assert (row["difference"], row["half_interval"], row["as_claimed"]) == (f"{-loss:+.2f}", "0.71", False)
+        assert row["certain"] == (verdict == "contradicted")
 
 
 def test_what_is_generally_so_needs_more_than_half(tmp_path: Path) -> None:
@@ -285,14 +288,13 @@ def test_the_collapse_compares_two_measures_of_one_cell(tmp_path: Path) -> None:
     assert found.ours.verdict == "contradicted"
 
 
-def test_results_name_the_cells_and_both_differences(tmp_path: Path) -> None:
+def test_comparisons_name_the_cells_and_both_differences(tmp_path: Path) -> None:
     aux, fc = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "gcgpn-aux-fc")
-    text = text_of(make_ledger(tmp_path / "results", {(fc, "fast"): {"h_mean": [50.0]}, (aux, "fast"): {"h_mean": [40.0]}}))
+    results = make_ledger(tmp_path / "results", {(fc, "fast"): {"h_mean": [50.0]}, (aux, "fast"): {"h_mean": [40.0]}})
     theirs = published()[fc]["h_mean"].mean - published()[aux]["h_mean"].mean
     interval = math.hypot(published()[fc]["h_mean"].ci95, published()[aux]["h_mean"].ci95)
-    row = "| cub 1-shot H-Mean: gcgpn-aux-fc > gcgpn-aux | +10.00 ± 0.71 * | as claimed, certain |"
-    assert f"{row} {theirs:+.2f} ± {interval:.2f} * | as claimed, certain |" in text
-    verdicts = "| full transforms discriminate better on CUB at one shot | **inconclusive** | 1 of 2 | 1 | 0 | Joint-Joint "
-    assert verdicts in text
-    assert "By `fast`, cells are missing for 19 of 20 conclusions." in text
-    assert "does not help on CUB" not in text
+    rows = rows_of(results, "comparisons", comparison="cub 1-shot H-Mean: gcgpn-aux-fc > gcgpn-aux")
+    shown = ("recipe", "difference", "half_interval", "covers_seeds", "as_claimed", "certain")
+    assert [tuple(row[name] for name in shown) for row in rows] == [
+        ("published", f"{theirs:+.2f}", f"{interval:.2f}", False, True, True), ("fast", "+10.00", "0.71", False, True, True)
+    ]  # fmt: skip

@@ -23,7 +23,7 @@ def compare_command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="A CSV file to add the runs to. RESULTS.md shows those of results/trials.csv.", show_default=False),
+        typer.Option(help="A CSV file to add the runs to, such as results/trials.csv.", show_default=False),
     ] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,

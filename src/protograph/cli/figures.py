@@ -1,7 +1,7 @@
 """protograph figures"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,18 +17,12 @@ from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, read_ledger, scores
 from protograph.paper.plots import fullest_recipe, missing_shots, missing_text, semantic_figure, shots_figure
 from protograph.paper.published import PAPER_DATASETS
-from protograph.paper.tables import few_shot_table
-from protograph.report.document import MARKS
-from protograph.report.document import Table as DocumentTable
+from protograph.paper.tables import PUBLISHED, Row, few_shot_rows_of
 from protograph.report.figures import save
 from protograph.training.recipes import RECIPES
 
 FIGURES = ("shots", "few-shot", "operators")
-LEGEND = (
-    "±: 95 % interval over episodes; for several seeds, their standard deviation\n"
-    + ", ".join(f"{sign} {position}" for position, sign in MARKS.items())
-    + " the paper's interval"
-)
+LEGEND = "±: 95 % interval over episodes; for several seeds, their standard deviation"
 
 
 @dataclass
@@ -71,12 +65,13 @@ class FigureWriter:
 
     def tabulate_few_shot(self, ledger: Mapping[Task, Entry], recipe: str | None, as_json: bool) -> None:
         """Print Novel-Novel beside few-shot methods, unless the answer is JSON."""
-        table = few_shot_table({name: scores(ledger, name) for name in ([recipe] if recipe else RECIPES)})
-        self.answer["few-shot"] = [dict(zip(table.head, row, strict=True)) for row in table.rows]
-        if not as_json:
-            for shots, caption in ((1, None), (5, LEGEND)):
-                title = f"{shots}-shot 5-way Novel-Novel on miniImageNet beside few-shot methods"
-                show(None, terminal_table(of_shots(table, shots), title, caption), False)
+        recipes = [recipe] if recipe else list(RECIPES)
+        rows = list(few_shot_rows_of({name: scores(ledger, name) for name in recipes}))
+        self.answer["few-shot"] = rows
+        for shots, caption in ((1, None), (5, LEGEND)) if not as_json else ():
+            of_shots = [row for row in rows if row["shots"] == shots]
+            title = f"{shots}-shot 5-way Novel-Novel on miniImageNet beside few-shot methods"
+            show(None, few_shot_table(of_shots, title, caption), False)
 
 
 @reported
@@ -139,23 +134,20 @@ def check_options(chosen: Sequence[str], datasets: Sequence[str], recipe: str | 
             raise InputError(f"--{option} would be ignored without {' or '.join(users)}: leave it out")
 
 
-def of_shots(grid: DocumentTable, shots: int) -> DocumentTable:
-    """Return the columns of a table that are of one K, without empty ones, so that it fits a terminal."""
-    of_k = f", {shots}-shot"
-    filled = [any(row[index] for row in grid.rows) for index in range(len(grid.head))]
-    kept = grid.columns(
-        index
-        for index, (text, is_number) in enumerate(zip(grid.head, grid.right, strict=True))
-        if not is_number or (of_k in text and filled[index])
-    )
-    return replace(kept, head=tuple(text.removesuffix(of_k) for text in kept.head))
-
-
-def terminal_table(grid: DocumentTable, title: str, caption: str | None = None) -> Table:
-    """Return a document's table for the terminal, with the same texts in bold."""
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for text, right in zip(grid.head, grid.right, strict=True):
-        table.add_column(escape(text.replace("`", "")), justify="right" if right else "left", overflow="fold")
-    for row in grid.rows:
-        table.add_row(*(f"[bold]{escape(text.strip('*'))}[/]" if text.startswith("**") else escape(text) for text in row))
+def few_shot_table(rows: Sequence[Row], title: str, caption: str | None = None) -> Table:
+    """Return the rows of one K as a table for the terminal: a line for each method, a column for each source of numbers."""
+    ours = [name for name in RECIPES if any(row["recipe"] == name for row in rows)]
+    table = Table("method", "kind", title=title, title_justify="left", caption=caption, caption_justify="left")
+    for name in (PUBLISHED, *ours):
+        table.add_column(name if name == PUBLISHED else f"ours by {name}", justify="right", overflow="fold")
+    for method in dict.fromkeys(row["method"] for row in rows):
+        by_recipe = {row["recipe"]: row for row in rows if row["method"] == method}
+        texts = [number_text(by_recipe[name]) if name in by_recipe else "" for name in (PUBLISHED, *ours)]
+        table.add_row(escape(str(method)), str(by_recipe[PUBLISHED]["kind"]), *texts)
     return table
+
+
+def number_text(row: Row) -> str:
+    """Return a mean with its deviation between seeds or, for one seed, with its interval where that is known."""
+    spread = row["deviation_of_seeds"] or row["ci95"]
+    return f"{row['mean']} ± {spread}" if spread else str(row["mean"])

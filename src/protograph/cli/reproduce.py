@@ -60,7 +60,7 @@ Jobs = Annotated[
 ]
 LedgerFolder = Annotated[
     Path,
-    typer.Option("--results", help="The folder of the ledger. Its tables are written beside it: RESULTS.md for results."),
+    typer.Option("--results", help="The folder of the ledger. Its summary is written beside it: RESULTS.md for results."),
 ]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder of the run folders.")]
 Changes = Annotated[
@@ -76,7 +76,7 @@ EngineName = Annotated[
     typer.Option("--engine", help="Where to run: local, or ray for the cluster of RAY_ADDRESS, whose machines share folders."),
 ]
 Listing = Annotated[bool, typer.Option("--list", help="Only list what is done and what is missing.")]
-TableOnly = Annotated[bool, typer.Option("--table-only", help="Only write RESULTS.md from the ledger.")]
+TableOnly = Annotated[bool, typer.Option("--table-only", help="Only write RESULTS.md and the CSV files from the ledger.")]
 
 
 @reported
@@ -100,8 +100,9 @@ def reproduce_command(
 ) -> None:
     """Train the paper's tables, or a part of them, and compare the measures with the published ones.
 
-    Every finished cell is stored under --results. RESULTS.md beside it has the tables and checks the paper's conclusions.
-    If interrupted, the same command continues and skips finished cells. A failed run does not stop the others.
+    Every finished cell is stored under --results. At the end, RESULTS.md beside it sums up the cells and the verdicts on the
+    paper's claims, and CSV files under --results have all numbers. If interrupted, the same command continues and skips
+    finished cells. A failed run does not stop the others.
     """
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)

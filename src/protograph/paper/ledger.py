@@ -2,7 +2,7 @@
 
 results/{dataset}/{shots}-shot/{variant}/{recipe}-{seed}.json
 results/{dataset}/{shots}-shot/{variant}/{relation}-and-{relation}/{recipe}-{seed}.json, for other than the default relations
-results/notes.json, notes of people on cells, by {dataset}/{shots}-shot/{variant}, or on all cells of a {dataset}
+results/notes/, the experiment log of people; notes/gaps.md has the known gaps, one heading each
 results/trials.csv, what other settings brought on validation classes
 """
 
@@ -20,16 +20,15 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import UNFINISHED, unfinished, write_json
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import RECIPE_SETTINGS, renamed
-from protograph.data import DATASETS
 from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.statistics import Score, Scores
-from protograph.paper.trials import Trials, read_trials, trials_path, write_trials
+from protograph.paper.trials import trials_path, write_trials
 from protograph.relations import relation_label
 from protograph.training.run_config import FORMAT, RunConfig
 from protograph.training.run_folder import Run
-from protograph.variants import VARIANTS, find_variant
+from protograph.variants import find_variant
 
 LEDGER_FORMAT = 2  # of a file; one without a number has format 1, and the old names of settings
 
@@ -237,43 +236,12 @@ def upgrade_ledger(results: Path) -> list[Path]:
     return rewritten
 
 
-@dataclass(frozen=True)
-class Notes:
-    """What people found out about cells that fall short, and the trials they made.
-
-    Attributes:
-        cells: The note on each cell.
-        datasets: The notes on all cells of each dataset.
-        trials: The runs of trials.csv.
-
-    """
-
-    cells: Mapping[Cell, str] = field(default_factory=dict)
-    datasets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    trials: Trials = field(default_factory=dict)
-
-
-def read_notes(results: Path) -> Notes:
-    """Return the notes of notes.json and the trials of trials.csv, as far as the ledger has these files."""
-    path, trials = results / "notes.json", read_trials(trials_path(results))
-    if not path.exists():
-        return Notes(trials=trials)
-    cells, datasets = {}, {}
-    try:
-        for key, note in json.loads(path.read_text(encoding="utf-8")).items():
-            points = tuple(" ".join(point.split()) for point in (note if isinstance(note, list) else [note]))
-            if "/" in key:
-                dataset, shots, variant = key.split("/")
-                cells[Cell(dataset, int(shots.removesuffix("-shot")), variant)] = " ".join(points)
-            else:
-                datasets[key] = points
-    except (ValueError, AttributeError) as error:
-        example = '{"cub/1-shot/gcgpn-aux": "a note on the cell", "cub": ["a note on all its cells", "and another"]}'
-        raise InputError(f"{path} does not hold notes by cell ({error}): write them as {example}") from error
-    unknown = [str(cell) for cell in cells if cell.variant not in VARIANTS or cell.dataset not in DATASETS]
-    if unknown := [*unknown, *(name for name in datasets if name not in DATASETS)]:
-        raise InputError(f"{path} has a note on '{unknown[0]}', which is not a cell: correct its name")
-    return Notes(cells, datasets, trials)
+def read_gaps(results: Path) -> list[tuple[str, str]]:
+    """Return the questions and answers of notes/gaps.md: its headings of level 2, and the first paragraph below each."""
+    path = results / "notes" / "gaps.md"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    sections = (section.strip().split("\n\n") for section in f"\n{text}".split("\n## ")[1:])
+    return [(heading, answer) for heading, answer, *_ in (section for section in sections if len(section) > 1)]
 
 
 def scores(ledger: Mapping[Task, Entry], recipe: str) -> dict[Cell, Scores]:
@@ -305,7 +273,8 @@ def lock_ledger(results: Path) -> Iterator[None]:
     with hold_lock(results / ".lock", results, "wait for it, or choose another --results"):
         table = table_path(results)
         ending = f".*.json.*{UNFINISHED}"
-        scratch = *results.glob(f"*/*/*/{ending}"), *results.glob(f"*/*/*/*/{ending}"), *unfinished(table)
+        tables = *results.glob(f".*.csv.*{UNFINISHED}"), *unfinished(table)
+        scratch = *results.glob(f"*/*/*/{ending}"), *results.glob(f"*/*/*/*/{ending}"), *tables
         for path in scratch:  # left by a grid that was killed while writing
             path.unlink(missing_ok=True)
         yield

@@ -1,22 +1,23 @@
-"""The page on all results: what RESULTS.md says, and the paper's figures."""
+"""The page on all results: RESULTS.md and the paper's figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.data import find_root, find_source, open_dataset
 from protograph.paper.grid import Task
-from protograph.paper.ledger import Entry, read_ledger, read_notes, scores
+from protograph.paper.ledger import Entry, read_ledger, scores
 from protograph.paper.plots import figure_cells, fullest_recipe, missing_shots, missing_text, semantic_figure, shots_figure
 from protograph.paper.published import PAPER_DATASETS
-from protograph.paper.summary import STANDING, summary_blocks
+from protograph.paper.summary import summary_blocks
+from protograph.paper.verdicts import check_conclusions
 from protograph.report.document import Block, Figure, Heading, Paragraph, plain
 from protograph.report.figures import drawn
 
 
 def results_document(results: Path, root: Path | None, progress: Progress) -> list[Block]:
-    """Return the contents of the page on a ledger: RESULTS.md with the figures before its tables.
+    """Return the contents of the page on a ledger: RESULTS.md, and the figures behind it.
 
     If all cells are of other datasets than the paper's, the page does not mention the paper's datasets.
 
@@ -35,16 +36,7 @@ def results_document(results: Path, root: Path | None, progress: Progress) -> li
         figures += _shots(ledger, name)
     for name in datasets:
         figures += _operators(name, root, progress)
-    blocks = summary_blocks(ledger, read_notes(results), results.resolve().name)
-    index = _after_standing(blocks)
-    return [*blocks[:index], *figures, *blocks[index:]]
-
-
-def _after_standing(blocks: Sequence[Block]) -> int:
-    """Return where the section after "Where we stand" begins; without that section, where the first one begins."""
-    sections = [index for index, block in enumerate(blocks) if isinstance(block, Heading) and block.level == 2]
-    following = [index for index in sections if blocks[index] != Heading(2, STANDING)]
-    return following[0] if following else len(blocks)
+    return [*summary_blocks(ledger, check_conclusions(ledger), results), *figures]
 
 
 def _shots(ledger: Mapping[Task, Entry], dataset: str) -> list[Block]:

@@ -10,9 +10,9 @@ from protograph._internal.progress import Progress
 from protograph.data import Dataset, find_root, find_source, open_dataset
 from protograph.evaluation.metrics import Measures
 from protograph.paper.grid import Task
-from protograph.paper.ledger import Entry, record_run, table_path
+from protograph.paper.ledger import Entry, record_run
 from protograph.paper.published import published
-from protograph.paper.summary import write_summary
+from protograph.paper.summary import check_summary, write_summary
 from protograph.training.recipes import Recipe, default_backbone, resolve_recipe, stage_before, uses_setting
 from protograph.training.run_folder import run_path
 from protograph.variants import find_variant
@@ -149,7 +149,7 @@ class GridRun:
 
 
 def run_grid(grid: GridRun, ledger: dict[Task, Entry], run_each: RunEach, progress: Progress) -> dict[str, str]:
-    """Run the missing tasks and add each to the ledger as it finishes.
+    """Run the missing tasks, add each to the ledger as it finishes, and write RESULTS.md at the end, however that comes.
 
     Args:
         grid: The tasks and their options.
@@ -165,7 +165,7 @@ def run_grid(grid: GridRun, ledger: dict[Task, Entry], run_each: RunEach, progre
     tasks = {str(task): task for task in missing}
     commands, after = grid.commands(missing)
     failures: dict[str, str] = {}
-    write_summary(grid.results, ledger)
+    check_summary(grid.results)
     with progress.task("cells", len(grid.tasks), "cells", done=len(grid.tasks) - len(missing)) as advance:
 
         def done(name: str, _: str) -> None:
@@ -177,10 +177,6 @@ def run_grid(grid: GridRun, ledger: dict[Task, Entry], run_each: RunEach, progre
             except InputError as error:
                 failed(name, str(error))
                 return
-            try:
-                write_summary(grid.results, ledger)
-            except InputError as error:  # a mistake in files that people write, such as notes.json, does not stop the grid
-                progress.say(f"{table_path(grid.results)} is not written: {error}")
             advance(1)
             progress.say(f"{name}: {key_measures(entry.measures, published().get(task.cell))}")
 
@@ -188,7 +184,10 @@ def run_grid(grid: GridRun, ledger: dict[Task, Entry], run_each: RunEach, progre
             failures[name] = reason
             progress.say(f"{name} failed: {reason}")
 
-        run_each(commands, done, failed, after)
+        try:
+            run_each(commands, done, failed, after)
+        finally:
+            write_summary(grid.results, ledger)
     return failures
 
 

@@ -1,47 +1,63 @@
-"""RESULTS.md from the ledger: the paper's numbers and ours side by side, the cells that fall short, and the conclusions."""
+"""RESULTS.md and the CSV files of a ledger: which cells reach the paper, the verdicts on its claims, the known gaps."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
-from protograph.paper import texts
-from protograph.paper.claims import READINGS, WITHOUT_RELATIONS
-from protograph.paper.grid import FIGURE_CELLS, STUDY_RELATIONS, Task, grid_stages, table_cells
-from protograph.paper.ledger import Entry, Notes, read_notes, scores, table_path
-from protograph.paper.published import PAPER_DATASETS, TITLES, Cell, gfsl_rows, published
-from protograph.paper.statistics import Scores, best_spreads
-from protograph.paper.tables import (
-    ALLOWANCE,
-    KnownScores,
-    comparison_table,
-    few_shot_table,
-    gap_table,
-    last_epoch_table,
-    learned_table,
-    published_table,
-    relation_gain_table,
-    relation_table,
-    shortfall_table,
-    shortfalls,
-    trial_table,
-    unpublished_cells,
-    unpublished_table,
-    verdict_table,
-)
-from protograph.paper.trials import Trials, recipe_changes
-from protograph.paper.verdicts import MISSING, Finding, check_conclusions
-from protograph.report.document import MARKS, Block, Bullets, Details, Heading, Paragraph, as_markdown, plain
+from protograph.paper.grid import Task, grid_stages
+from protograph.paper.ledger import Entry, read_gaps, scores, table_path
+from protograph.paper.published import MODEL_OF, PAPER_DATASETS, TITLES, Cell, published
+from protograph.paper.statistics import Scores
+from protograph.paper.tables import ALLOWANCE, JUDGED, PUBLISHED, KnownScores, Row, csv_tables, measure_gaps, shortfalls
+from protograph.paper.trials import recipe_changes
+from protograph.paper.verdicts import CONTRADICTED, INCONCLUSIVE, MISSING, SUPPORTED, Finding, check_conclusions
+from protograph.report.document import Block, Bullets, Heading, Paragraph, Table, as_markdown, plain
 from protograph.training.recipes import RECIPES
 
-STANDING = "Where we stand"
 NARROW = 0.5  # points: about the standard deviation between seeds
-OPENING = f"# Results\n\n{texts.MADE_FROM} "  # how every file begins that `write_summary` wrote
+MARKER = "<!-- Written by `protograph reproduce`. -->\n\n"  # how every file begins that `write_summary` wrote
+EARLIER_MARKER = "# Results\n\nMade from the ledger in "
+RECIPE_TEXTS = {
+    "paper": "the paper's training",
+    "fast": "the paper's model and images, with a tenth to a fifth of its training, in larger steps",
+    "strong": "not like for like: mostly trained longer than by `fast`; training images are also scaled, stretched, "
+    "recoloured and partly erased; 128 channels in every block; features in evaluation are the mean of an image's and its "
+    "mirror image's; PN+ trains on episodes of 20 classes; on miniImageNet, GcGPN starts from a trained cosine classifier",
+}
+BEYOND_PAPER = ("strong",)  # recipes with additions that the paper did not have
+DATASET_TITLES = {"mini-imagenet": TITLES["mIN"], "cub": TITLES["CUB"]}
+FILES = {
+    "summary.csv": "all six measures of every cell, with intervals",
+    "gaps.csv": "the mean and median distance from the paper",
+    "claims.csv": "every verdict and what it rests on",
+    "comparisons.csv": "every comparison behind the claims",
+    "few_shot.csv": "Novel-Novel beside few-shot methods",
+    "relations.csv": "what other side information brings",
+    "learned.csv": "learned temperatures and scales",
+    "last_epochs.csv": "the last epoch beside the selected one",
+    "trials.csv": "other settings, on validation classes",
+    "notes/": "the experiment log",
+}
+
+
+def check_summary(results: Path) -> None:
+    """Refuse to replace a RESULTS.md of the user.
+
+    Raises:
+        InputError: If the file exists and `write_summary` did not write it.
+
+    """
+    path = table_path(results)
+    if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith((MARKER, EARLIER_MARKER)):
+        raise InputError(f"{path} exists and was not written by `reproduce`: move it, or choose another --results")
 
 
 def write_summary(results: Path, ledger: Mapping[Task, Entry]) -> Path:
-    """Write the tables of a ledger, such as RESULTS.md, and return their path.
+    """Write the tables of a ledger, such as RESULTS.md and results/summary.csv, and return the path of the first.
 
     Args:
         results: The folder of the ledger.
@@ -51,69 +67,177 @@ def write_summary(results: Path, ledger: Mapping[Task, Entry]) -> Path:
         InputError: If the file exists and was not written by this function.
 
     """
+    check_summary(results)
+    findings = check_conclusions(ledger)
+    for name, rows in csv_tables(ledger, known_scores(ledger), findings).items():
+        if rows:
+            write_atomically(results / f"{name}.csv", _as_csv(rows).encode())
     path = table_path(results)
-    if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(OPENING):
-        raise InputError(f"{path} exists and was not written by `reproduce`: move it, or choose another --results")
-    write_atomically(path, as_markdown(summary_blocks(ledger, read_notes(results), results.resolve().name)).encode())
+    write_atomically(path, (MARKER + as_markdown(summary_blocks(ledger, findings, results))).encode())
     return path
 
 
-def summary_blocks(ledger: Mapping[Task, Entry], notes: Notes | None = None, folder: str = "results") -> list[Block]:
-    """Return the contents of RESULTS.md.
+def _as_csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    lines = csv.DictWriter(text, rows[0], lineterminator="\n")
+    lines.writeheader()
+    lines.writerows(rows)
+    return text.getvalue()
 
-    If all cells are of other datasets than the paper's, the paper is not mentioned.
+
+def known_scores(ledger: Mapping[Task, Entry]) -> dict[str, dict[Cell, Scores]]:
+    """Return the scores of the cells by every recipe that has one."""
+    return {recipe: cells for recipe in RECIPES if (cells := scores(ledger, recipe))}
+
+
+def summary_blocks(ledger: Mapping[Task, Entry], findings: Sequence[Finding], results: Path) -> list[Block]:
+    """Return the contents of RESULTS.md.
 
     Args:
         ledger: The entries.
-        notes: The reasons why cells fall short, and the trials.
-        folder: The name of the ledger's folder.
+        findings: The verdicts on the paper's claims.
+        results: The folder of the ledger.
 
     """
-    notes = notes or Notes()
-    by_recipe = {name: scores(ledger, name) for name in RECIPES}
-    known = {name: cells for name, cells in by_recipe.items() if cells}
-    beyond_paper = bool(ledger) and not any(task.cell in published() or task.cell in FIGURE_CELLS for task in ledger)
-    blocks = [Heading(1, "Results"), *_introduction(ledger, known, folder, beyond_paper), *_dataset_lines(ledger)]
-    closing = _trials(notes.trials) + _learned(ledger) + _last_epochs(ledger)
-    if beyond_paper:
-        return blocks + _unpublished(known) + _relations(known) + closing
-    blocks += [Heading(2, STANDING), *_standing(ledger, known), *_shortfalls(known, notes)]
-    findings = check_conclusions(ledger)
-    blocks += [Heading(2, "The paper's conclusions"), *_conclusions(findings)]
-    for table, title in TITLES.items():
-        for shots in sorted({row.cell.shots for row in gfsl_rows() if row.table == table}):
-            blocks += [Heading(2, f"{title}, {shots}-shot"), published_table(table, shots, known)]
-    blocks += [Heading(2, "Novel-Novel beside few-shot methods"), Paragraph(texts.FEW_SHOT), few_shot_table(known)]
-    return blocks + _relations(known) + _unpublished(known) + _comparisons(findings) + closing
+    known = known_scores(ledger)
+    reference = [cell for cell in published() if any(cell in cells for cells in known.values())]
+    reference.sort(key=lambda cell: (PAPER_DATASETS.index(cell.dataset), cell.shots))
+    blocks = [Heading(1, "Results"), *_verdict(known), Heading(2, "The cells"), *_cells(known, reference)]
+    if findings:
+        blocks += [Heading(2, "The paper's claims"), *_claims(findings)]
+    if gaps := read_gaps(results):
+        blocks += [Heading(2, "Known gaps"), Bullets(tuple(f"**{plain(title)}** {plain(answer)}" for title, answer in gaps))]
+    return [*blocks, Heading(2, "How to make it again"), *_again(ledger, bool(reference), results)]
 
 
-def _introduction(ledger: Mapping[Task, Entry], known: KnownScores, folder: str, beyond_paper: bool) -> list[Block]:
-    """Explain the numbers, the marks and the size of the ledger."""
-    size = f"holds {'1 run' if len(ledger) == 1 else f'{len(ledger)} runs'}."
-    episodes, seeds = "the 95 % interval over episodes", "the standard deviation between seeds for cells with several seeds"
-    if beyond_paper:
-        size = f"The ledger {size}"
-        signs = f"{episodes}, and {seeds}. Bold: the best of its block."
-    else:
-        everywhere = sum(any(cell in cells for cells in known.values()) for cell in published())
-        by_recipe = (f"{sum(cell in published() for cell in cells)} by the `{name}` recipe" for name, cells in known.items())
-        cells = "; ".join([f"{everywhere} of the paper's {len(published())} cells", *by_recipe])
-        size = f"The ledger has {cells}. It {size}"
-        signs = (
-            f"{episodes} in the paper's rows and for cells with one seed, and {seeds}. "
-            f"{MARKS['above']} above, {MARKS['within']} within, {MARKS['below']} below the paper's interval. "
-            "Bold: the best of its block, among the paper's rows and among ours by a recipe that has the whole block."
-        )
-    return [
-        Paragraph(
-            f"{texts.MADE_FROM} `{folder}/`, which `protograph reproduce` fills. No measure of a cell is typed by hand. The "
-            f"reasons why cells fall short are quoted from `{folder}/notes.json`."
-        ),
-        Paragraph(size),
-        Paragraph(
-            f"Accuracies are in per cent over 600 test episodes, the same for every model. The number behind ± is {signs}"
-        ),
-    ]
+def _verdict(known: KnownScores) -> list[Block]:
+    """Say how many of the paper's cells each recipe reaches, and how far it is from the paper in the mean."""
+    of_paper = _paper_cells(known)
+    if not of_paper:
+        return []
+    return [Bullets(tuple(_reached(recipe, cells) for recipe, cells in of_paper.items()))]
+
+
+def _paper_cells(known: KnownScores) -> dict[str, dict[Cell, Scores]]:
+    """Return the scores of the paper's cells by recipe, the recipe with the most cells first."""
+    ours = {recipe: {cell: cells[cell] for cell in published() if cell in cells} for recipe, cells in known.items()}
+    return dict(sorted(((recipe, cells) for recipe, cells in ours.items() if cells), key=lambda item: -len(item[1])))
+
+
+def _reached(recipe: str, cells: Mapping[Cell, Scores]) -> str:
+    short = shortfalls(cells)
+    counts, gaps = [], []
+    for dataset in PAPER_DATASETS:
+        if of_dataset := [cell for cell in cells if cell.dataset == dataset]:
+            gap, title = fmean(measure_gaps(cells, dataset, "joint_joint")), DATASET_TITLES[dataset]
+            counts.append(f"{sum(cell not in short for cell in of_dataset)} of {len(of_dataset)} on {title}")
+            gaps.append(f"{abs(gap):.1f} points {'above' if gap >= 0 else 'below'} on {title}")
+    beyond = ", which is not like for like" if recipe in BEYOND_PAPER else ""
+    return (
+        f"**By the `{recipe}` recipe{beyond}, {len(cells) - len(short)} of {len(cells)} cells reach the paper's numbers** "
+        f"({_seed_text(cells.values())}): {' and '.join(counts)}. Joint-Joint is, in the mean, {' and '.join(gaps)}."
+    )
+
+
+def _cells(known: KnownScores, reference: Sequence[Cell]) -> list[Block]:
+    """Show H-Mean and Joint-Joint of every cell, beside the published ones where there are any."""
+    if not known:
+        return [Paragraph("The ledger has no cell yet.")]
+    others = {cell for cells in known.values() for cell in cells if not reference or cell.dataset not in PAPER_DATASETS}
+    shown = [*reference, *sorted(others)]
+    recipes = {recipe: cells for recipe, cells in known.items() if any(cell in cells for cell in shown)}
+    short = {recipe: shortfalls(cells) for recipe, cells in recipes.items()}
+    rows = []
+    for cell in shown:
+        name = ", ".join((MODEL_OF.get(cell.variant, cell.variant), *cell.relations))
+        texts = [DATASET_TITLES.get(cell.dataset, cell.dataset), str(cell.shots), name]
+        if reference:
+            texts.append(_pair({name: measure.mean for name, measure in published().get(cell, {}).items()}))
+        for recipe, cells in recipes.items():
+            tick = " ✓" if cell in cells and cell in published() and cell not in short[recipe] else ""
+            texts.append(_pair({name: score.mean for name, score in cells.get(cell, {}).items()}) + tick)
+        rows.append(texts)
+    head = ["dataset", "K", "model", *(["published"] if reference else [])]
+    head += [f"`{recipe}`, {_seed_text(cells[cell] for cell in shown if cell in cells)}" for recipe, cells in recipes.items()]
+    explained = "H-Mean / Joint-Joint in per cent, over 600 test episodes that are the same for every model and seed."
+    table = Table.of(head, rows, 3)
+    if not reference:
+        return [Paragraph(explained), table]
+    allowances = "".join(
+        f" On {DATASET_TITLES[dataset]}, whose training classes have 100 images fewer than the paper's, {points:g} points more "
+        "are allowed."
+        for dataset, points in ALLOWANCE.items()
+    )
+    rule = "✓: the cell reaches the paper, that is, both means are at least the paper's value minus its 95 % interval."
+    narrow = tuple(_narrow(recipe, cells) for recipe, cells in _paper_cells(known).items())
+    return [Paragraph(f"{explained} {rule}{allowances}"), table, Bullets(narrow)]
+
+
+def _pair(means: Mapping[str, float]) -> str:
+    return " / ".join(f"{means[name]:.2f}" for name in JUDGED) if means else ""
+
+
+def _narrow(recipe: str, cells: Mapping[Cell, Scores]) -> str:
+    """Describe a recipe, and count the cells that another seed may turn over and those that need the allowance."""
+    harder, easier = (
+        len(shortfalls(cells, {dataset: ALLOWANCE.get(dataset, 0.0) + points for dataset in PAPER_DATASETS}))
+        for points in (-NARROW, NARROW)
+    )
+    short, strictly = len(shortfalls(cells)), len(shortfalls(cells, {}))
+    return (
+        f"`{recipe}`: {RECIPE_TEXTS.get(recipe, 'another training')}. Within {NARROW:g} points of the limit: {harder - short} "
+        f"of the {len(cells) - short} cells that reach the paper and {short - easier} of the {short} that do not. Without the "
+        f"allowance, {len(cells) - strictly} reach it."
+    )
+
+
+def _seed_text(cells: Iterable[Scores]) -> str:
+    counts = {len(next(iter(scores.values())).values) for scores in cells}
+    if counts == {1}:
+        return "1 seed"
+    return f"{min(counts)} to {max(counts)} seeds" if len(counts) > 1 else f"{max(counts)} seeds"
+
+
+def _claims(findings: Sequence[Finding]) -> list[Block]:
+    """Show one word for each claim by the paper's own numbers and by each recipe."""
+    recipes = list(dict.fromkeys(finding.recipe for finding in findings))
+    by_claim: dict[str, dict[str, str]] = {}
+    for finding in findings:
+        verdicts = by_claim.setdefault(finding.conclusion.claim, {PUBLISHED: finding.paper.verdict})
+        verdicts[finding.recipe] = finding.ours.verdict
+    words = {claim: [verdicts[column] for column in (PUBLISHED, *recipes)] for claim, verdicts in by_claim.items()}
+    rows = [[claim, *("" if word == MISSING else word for word in of_claim)] for claim, of_claim in words.items()]
+    head = ["claim", "the paper's numbers", *(f"ours by `{recipe}`" for recipe in recipes)]
+    counts = []
+    for title, *column in list(zip(head, *rows, strict=True))[1:]:
+        counted = (f"{column.count(word)} {word}" for word in (SUPPORTED, CONTRADICTED, INCONCLUSIVE) if word in column)
+        counts.append(f"{title}: {', '.join(counted)}")
+    explained = (
+        "Each claim is checked on all cells that the paper's sentence is about: on its own numbers and on ours. It is "
+        "supported or contradicted only if 95 % intervals over test episodes and seeds exclude the opposite. An empty field "
+        "lacks cells."
+    )
+    table = Table(tuple(head), tuple(map(tuple, rows)), (False,) * len(head))
+    return [Paragraph(explained), Paragraph(f"{'; '.join(counts)}."), table]
+
+
+def _again(ledger: Mapping[Task, Entry], of_paper: bool, results: Path) -> list[Block]:
+    """Name the commands, what the numbers were computed with, and the files with everything else."""
+    folder = results.resolve().name
+    datasets = "".join(f" --dataset {name}" for name in sorted({task.cell.dataset for task in ledger}))
+    command = f"protograph reproduce{' --root DATA' if of_paper else datasets}"
+    runs = "1 run" if len(ledger) == 1 else f"{len(ledger)} runs"
+    planned = ""
+    if of_paper:
+        tasks = {task for stage in grid_stages().values() for task in stage}
+        planned = f" {len(tasks & ledger.keys())} of the {len(tasks)} runs of the full plan are finished."
+    text = (
+        f"`{command}` trains what is missing in the ledger `{folder}/`, which holds {runs}, and writes this file. With "
+        f"`--table-only` it only writes the file.{planned}"
+    )
+    files = tuple(f"`{folder}/{name}`: {text}" for name, text in FILES.items() if (results / name).exists())
+    listed: list[Block] = [Paragraph("Everything else is in these files:"), Bullets(files)] if files else []
+    return [Paragraph(text), *listed, *_dataset_lines(ledger)]
 
 
 def _dataset_lines(ledger: Mapping[Task, Entry]) -> list[Block]:
@@ -153,152 +277,3 @@ def _first_stages(entries: Iterable[Entry]) -> dict[str, int]:
         if entry.config.start:
             starts.setdefault(f"`{entry.task.recipe}-{entry.task.seed}`", set()).add(entry.config.start)
     return {run: len(digests) for run, digests in starts.items() if len(digests) > 1}
-
-
-def _standing(ledger: Mapping[Task, Entry], known: KnownScores) -> list[Block]:
-    """Show how many cells reach the paper, and how far every one is from it."""
-    allowances = "".join(
-        f" (on {dataset}, with {texts.FEWER_IMAGES[dataset]}: minus an allowance of {points:g} points)"
-        for dataset, points in ALLOWANCE.items()
-    )
-    blocks: list[Block] = [Paragraph(texts.REACHES.format(allowances=allowances))]
-    of_paper = {
-        recipe: in_tables
-        for recipe, cells in known.items()
-        if (in_tables := {cell: cells[cell] for cell in published() if cell in cells})
-    }
-    if not of_paper:
-        return [*blocks, Paragraph(texts.NO_CELLS)]
-    stages = [f"{title}, {sum(task in ledger for task in tasks)} of {len(tasks)}" for title, tasks in grid_stages().items()]
-    blocks += [
-        Bullets(tuple(_reached(recipe, cells) for recipe, cells in of_paper.items())),
-        Paragraph(f"Finished runs of the full plan of `protograph reproduce`: {'; '.join(stages)}."),
-        Paragraph("Our mean over seeds minus the paper's value:"),
-    ]
-    fullest = sorted(of_paper.items(), key=lambda item: -len(item[1]))
-    return blocks + [gap_table(recipe, cells) for recipe, cells in fullest]
-
-
-def _reached(recipe: str, known: Mapping[Cell, Scores]) -> str:
-    """Count the cells that reach the paper, those that do or do not by little, and those that do without allowance."""
-    short, strictly = shortfalls(known), shortfalls(known, {})
-    harder, easier = (
-        shortfalls(known, {dataset: ALLOWANCE.get(dataset, 0.0) + points for dataset in PAPER_DATASETS})
-        for points in (-NARROW, NARROW)
-    )
-    by_dataset = [
-        f"{dataset} {sum(cell not in short for cell in cells)} of {len(cells)}"
-        for dataset in PAPER_DATASETS
-        if (cells := [cell for cell in known if cell.dataset == dataset])
-    ]
-    reached = len(known) - len(short)
-    training = f" ({texts.RECIPE_TEXTS[recipe]})" if recipe in texts.RECIPE_TEXTS else ""
-    return (
-        f"`{recipe}`{training}: {reached} of {len(known)} cells reach the paper ({100 * reached / len(known):.0f} %); "
-        f"{', '.join(by_dataset)}; {len(harder) - len(short)} of these by less than {NARROW:g} points, and "
-        f"{len(short) - len(easier)} of the others miss it by less; {len(known) - len(strictly)} would reach it without the "
-        "allowance"
-    )
-
-
-def _shortfalls(known: KnownScores, notes: Notes) -> list[Block]:
-    """List the cells that fall short, with the known reasons."""
-    short = {recipe: lacking for recipe, cells in known.items() if (lacking := shortfalls(cells))}
-    if not short:
-        return []
-    blocks: list[Block] = [Heading(2, "Cells that fall short")]
-    for dataset, points in notes.datasets.items():
-        blocks += [Paragraph(f"What is known about {dataset}:"), Bullets(tuple(map(plain, points)))]
-    # A note is quoted once, however many recipes its cell falls short by.
-    cells = [cell for cell in published() if cell in notes.cells and any(cell in lacking for lacking in short.values())]
-    if cells:
-        items = tuple(f"**{cell}**: {plain(notes.cells[cell])}" for cell in cells)
-        blocks += [Paragraph("What is known about single cells:"), Bullets(items)]
-    return blocks + [shortfall_table(recipe, known[recipe], notes) for recipe in short]
-
-
-def _conclusions(findings: list[Finding]) -> list[Block]:
-    """Show the verdict on every conclusion, by every recipe."""
-    if not findings:
-        return [Paragraph(texts.NO_CELLS)]
-    blocks: list[Block] = [Paragraph(texts.CONCLUSIONS_CHECKED), Bullets(texts.CERTAINTY)]
-    for recipe in dict.fromkeys(finding.recipe for finding in findings):
-        by_recipe = [finding for finding in findings if finding.recipe == recipe]
-        judged = [finding for finding in by_recipe if finding.ours.verdict != MISSING]
-        if judged:
-            blocks.append(verdict_table(recipe, judged))
-        if lacking := len(by_recipe) - len(judged):
-            blocks.append(Paragraph(f"By `{recipe}`, cells are missing for {lacking} of {len(by_recipe)} conclusions."))
-    return blocks
-
-
-def _comparisons(findings: list[Finding]) -> list[Block]:
-    """Show every comparison behind the conclusions, those without a verdict last."""
-    shown = [finding for finding in findings if len(finding.ours.compared) > finding.ours.missing]
-    if not shown:
-        return []
-    blocks: list[Block] = [Heading(2, "The paper's conclusions, comparison by comparison")]
-    for finding in sorted(shown, key=lambda finding: finding.ours.verdict == MISSING):
-        conclusion = finding.conclusion
-        contents = (
-            Paragraph(f"The paper: {conclusion.wording}. It has to be true {READINGS[conclusion.reading]}."),
-            Bullets((f"ours: {finding.ours}", f"the paper's numbers: {finding.paper}")),
-            comparison_table(finding),
-        )
-        title = f"{finding.ours.verdict.capitalize()}: {conclusion.claim} (`{finding.recipe}`)"
-        blocks.append(Details(title, contents))
-    return blocks
-
-
-def _relations(known: KnownScores) -> list[Block]:
-    """Show what other side information brings."""
-    blocks: list[Block] = []
-    spreads = best_spreads(known.values())
-    for dataset in STUDY_RELATIONS:
-        cells = [cell for cell in table_cells("relations", (dataset,)) if any(cell in scores for scores in known.values())]
-        if not any(cell.relations for cell in cells):
-            continue
-        first = replace(cells[0], relations=())
-        blocks.append(Heading(2, f"Other side information: {dataset}, {first.shots}-shot, {first.variant}"))
-        blocks.append(relation_table(cells, known))
-        gains = relation_gain_table(cells, known, spreads)
-        if gains.rows:
-            blocks += [Paragraph(texts.RELATION_GAINS.format(without=WITHOUT_RELATIONS)), gains]
-    return blocks
-
-
-def _unpublished(known: KnownScores) -> list[Block]:
-    """Show the cells that the paper has no numbers for, such as those of the letters."""
-    blocks: list[Block] = []
-    for dataset, shots in sorted({(cell.dataset, cell.shots) for cell in unpublished_cells(known)}):
-        title = f"{dataset}, {shots}-shot: not in the paper's tables"
-        blocks += [Heading(2, title), unpublished_table(dataset, shots, known)]
-    return blocks
-
-
-def _trials(trials: Trials) -> list[Block]:
-    """Show what other settings brought on the validation classes."""
-    if not trials:
-        return []
-    blocks: list[Block] = [Heading(2, "Trials on the validation classes"), Paragraph(texts.TRIALS)]
-    for title in dict.fromkeys(str(trial) for trial in trials):
-        blocks.append(trial_table(title, {trial: measures for trial, measures in trials.items() if str(trial) == title}))
-    return blocks
-
-
-def _learned(ledger: Mapping[Task, Entry]) -> list[Block]:
-    """Show the temperatures and scales that operators learned, which tell whether relations are used."""
-    table = learned_table(ledger)
-    if not table.rows:
-        return []
-    details = Details("Every run of which they are known", (table,))
-    return [Heading(2, "Learned weights of the operators"), Paragraph(texts.LEARNED), details]
-
-
-def _last_epochs(ledger: Mapping[Task, Entry]) -> list[Block]:
-    """Show what the last epoch would have had instead of the one that validation selected."""
-    table = last_epoch_table(ledger)
-    if not table.rows:
-        return []
-    details = Details("Every run", (table,))
-    return [Heading(2, "The last epoch instead of the selected one"), Paragraph(texts.LAST_EPOCH), details]

@@ -15,7 +15,6 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 SENTENCE = 40  # characters; a column with a longer text holds sentences, and needs some width
-MARKS = {"above": "▲", "within": "●", "below": "▼"}
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,6 @@ class Table:
         """Return a table whose first `names` columns hold words and whose other columns hold numbers."""
         return cls(tuple(head), tuple(tuple(row) for row in rows), tuple(column >= names for column in range(len(head))))
 
-    def columns(self, indices: Iterable[int]) -> "Table":
-        """Return a table of the columns at these indices."""
-        indices = list(indices)
-        head, *rows = (tuple(row[index] for index in indices) for row in (self.head, *self.rows))
-        return Table(head, tuple(rows), tuple(self.right[index] for index in indices))
-
     @property
     def name_columns(self) -> int:
         """How many columns at the left name the row: the first, and the columns of words without a heading next to it.
@@ -89,20 +82,6 @@ class Table:
             "right" if right else "text" if max(map(len, column), default=0) > SENTENCE else "name"
             for right, column in zip(self.right, columns, strict=True)
         ]
-
-
-@dataclass(frozen=True)
-class Details:
-    """A line that unfolds to further blocks.
-
-    Attributes:
-        text: The line.
-        blocks: What it unfolds to.
-
-    """
-
-    text: str
-    blocks: "tuple[Block, ...]"
 
 
 @dataclass(frozen=True)
@@ -126,7 +105,7 @@ class Figure:
         return f"data:image/{self.kind};base64,{b64encode(self.content).decode()}"
 
 
-Block = Heading | Paragraph | Bullets | Table | Details | Figure
+Block = Heading | Paragraph | Bullets | Table | Figure
 
 
 def plain(text: str) -> str:
@@ -148,8 +127,6 @@ def as_markdown(blocks: Iterable[Block]) -> str:
             case Table(head, rows, right):
                 lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
                 parts.append("\n".join([lines[0], "|" + "".join("---:|" if side else "---|" for side in right), *lines[1:]]))
-            case Details(text, inner):
-                parts += [f"<details>\n<summary>{_inline(text)}</summary>", as_markdown(inner).rstrip("\n"), "</details>"]
             case Figure():
                 pass
     return "\n\n".join(parts) + "\n"
@@ -177,14 +154,8 @@ def _sections(blocks: Iterable[Block]) -> list[list[Block]]:
 
 
 def _inline(text: str) -> Markup:
-    """Render **bold**, `code`, marks and escaped characters as HTML; everything else is escaped."""
-    names = {sign: name for name, sign in MARKS.items()}
-
-    def mark(match: re.Match[str]) -> str:
-        name = names[match[0]]
-        return f'<span class="{name}" title="{name} the paper\'s interval">{match[0]}</span>'
-
-    return Markup(re.sub("|".join(names), mark, _MARKDOWN.renderInline(text)))
+    """Render **bold**, `code` and escaped characters as HTML; everything else is escaped."""
+    return Markup(_MARKDOWN.renderInline(text))
 
 
 def _number(text: str) -> Markup:
