@@ -35,8 +35,10 @@ def section(command: Any, name: str) -> Iterator[str]:
     context = get_command(app).make_context("protograph", ["variants"], resilient_parsing=True)
     usage = " ".join(piece for piece in command.collect_usage_pieces(context))
     yield f"## {name}\n"
-    yield inspect.cleandoc(command.help or "").replace("\f", "") + "\n"
+    text, _, examples = inspect.cleandoc(command.help or "").partition("Examples:\n")
+    yield text.strip() + "\n"
     yield f"```\n{name} {usage}\n```\n"
+    yield f"Examples:\n\n```\n{inspect.cleandoc(examples)}\n```\n"
     yield "| parameter | meaning | default |\n|---|---|---|"
     for parameter in command.params:
         if "--help" not in parameter.opts:

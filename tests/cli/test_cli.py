@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -157,6 +158,28 @@ def test_help_lists_every_verb() -> None:
     result = protograph("--help")
     assert result.exit_code == 0
     assert all(verb in result.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_examples_in_the_help_are_commands_that_it_describes(verb: str) -> None:
+    command = cli.find_verb(verb)
+    for described, prefix in (
+        (command, [verb]),
+        *((sub, [verb, name]) for name, sub in getattr(command, "commands", {}).items()),
+    ):
+        examples = [shlex.split(line) for line in described.help.partition("Examples:\n")[2].splitlines()]
+        assert examples
+        for words in examples:
+            assert words[0] == "protograph"
+            assert len(shlex.join(words)) <= 78, "fits a narrow terminal"
+            assert words[1 : 1 + len(prefix)] == prefix
+            described.make_context(" ".join(words[: 1 + len(prefix)]), words[1 + len(prefix) :], parent=None)
+
+
+def test_the_overview_begins_with_fit() -> None:
+    shown = protograph("--help").stdout
+    assert shown.index(" fit ") < shown.index(" demo ") < shown.index(" reproduce ")
+    assert next(iter(cli.VERBS)) == "fit"
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)

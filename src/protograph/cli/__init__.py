@@ -1,7 +1,7 @@
 """The command: one file per verb; exit codes 0 done, 1 a defect of ours, 2 bad input or a full disk, 130 interrupted.
 
-The modules of verbs take PyTorch along, which takes a second to import, so each is imported once its verb is named. The
-overview of all does with what stands here.
+The modules of verbs import PyTorch, which takes a second, so each is imported once its verb is named. The overview needs only
+this file.
 """
 
 import gc
@@ -16,92 +16,98 @@ from typer.main import get_command
 from protograph._version import __version__
 from protograph.cli.jobs import end_with_parent
 
-VERBS = {  # where each is, and the first line of its help
-    "train": ("train:train_command", "Train a model and test it."),
-    "evaluate": (
-        "evaluate:evaluate_command",
-        "Measure a trained run: six accuracies with 95 % intervals over fixed episodes.",
-    ),
-    "compare": (
-        "compare:compare_command",
-        "Compare runs on the validation classes: what each changes of its recipe, and what that brought.",
-    ),
-    "demo": (
-        "demo:demo_command",
-        "Show what relations are worth: train without and with them on the built-in letters, a few minutes on a laptop.",
-    ),
-    "recipes": ("recipes:recipes_command", "List the recipes, or show the settings that a run would use."),
-    "variants": ("variants:variants_command", "List the models by name, with the operators that make them."),
-    "relations": ("relations:relations_command", "Show how similar classes are by a relation, and write or draw the matrix."),
-    "reproduce": (
-        "reproduce:reproduce_command",
-        "Train the paper's tables, or a part of them, and compare the measures with the published ones.",
-    ),
-    "figures": (
-        "figures:figures_command",
-        "Draw the paper's figures from the ledger, and name the cells that are missing.",
-    ),
-    "report": (
-        "report:report_command",
-        "Write an HTML page on a run or on all results.",
-    ),
-    "fit": ("fit:fit_command", "Fit a classifier on your own images, and keep it in one file."),
-    "predict": ("classifier:predict_command", "Predict the classes of images."),
-    "add-class": ("classifier:add_class_command", "Add a class from a few images, without training."),
-    "remove-class": ("classifier:remove_class_command", "Remove a class, fitted or added. The file is changed in place."),
-    "rename-class": ("classifier:rename_class_command", "Rename a class. The file is changed in place."),
-    "classes": ("classifier:classes_command", "List the classes of a model file, with its backbone, variant and relations."),
-    "explain": (
-        "classifier:explain_command",
-        "Show the classes nearest to an image, with the contributions of their examples and of related classes.",
-    ),
-    "export": ("classifier:export_command", "Write a model as ONNX."),
-    "datasets": ("datasets:datasets_app", "List the datasets, or check one."),
+PANELS = {  # the verbs by panel of the overview: where each is, and the first line of its help
+    "Use: a classifier on your own images": {
+        "fit": ("fit:fit_command", "Fit a classifier on your own images and save it as one file."),
+        "predict": ("classifier:predict_command", "Predict the classes of images."),
+        "add-class": ("classifier:add_class_command", "Add a class from a few images, without training."),
+        "explain": (
+            "classifier:explain_command",
+            "Show the classes nearest to an image, and what their examples and related classes contribute.",
+        ),
+        "classes": (
+            "classifier:classes_command",
+            "List the classes of a model file, with its backbone, variant and relations.",
+        ),
+        "rename-class": ("classifier:rename_class_command", "Rename a class, in place."),
+        "remove-class": ("classifier:remove_class_command", "Remove a fitted or added class, in place."),
+        "export": ("classifier:export_command", "Write a model as ONNX."),
+        "relations": (
+            "relations:relations_command",
+            "Show how similar classes are by a relation, and save or draw the matrix.",
+        ),
+    },
+    "Train: models of the paper and your own": {
+        "demo": (
+            "demo:demo_command",
+            "Train two models on the built-in letters, without and with relations: a few minutes on a laptop.",
+        ),
+        "train": ("train:train_command", "Train a model and test it."),
+        "evaluate": (
+            "evaluate:evaluate_command",
+            "Measure a trained run: six accuracies with 95 % intervals over fixed test episodes.",
+        ),
+        "compare": ("compare:compare_command", "Compare runs on the validation classes, with what each changes of its recipe."),
+        "variants": ("variants:variants_command", "List the models by name, with the operators that make them."),
+        "recipes": ("recipes:recipes_command", "List the recipes, or show the settings that a run would use."),
+        "datasets": ("datasets:datasets_app", "List the datasets, or check one."),
+    },
+    "Reproduce: the paper's tables and figures": {
+        "reproduce": (
+            "reproduce:reproduce_command",
+            "Train the paper's tables, or a part of them, and compare the measures with the published ones.",
+        ),
+        "figures": (
+            "figures:figures_command",
+            "Draw the paper's figures from the ledger, and name the cells that are missing.",
+        ),
+        "report": ("report:report_command", "Write an HTML page about a run or about all results."),
+    },
 }
+VERBS = {name: verb for verbs in PANELS.values() for name, verb in verbs.items()}
 
 
 class Verbs(TyperGroup):
     """The verbs, known by their summaries until one is named."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The verb that is named, with all its options."""
+        """Return the verb that is named, with all its options."""
         name, summarised, rest = super().resolve_command(ctx, args)
         return name, find_verb(name) if name else summarised, rest
 
 
 def find_verb(name: str) -> Any:
-    """The verb of that name as its module declares it."""
-    found = _declared(VERBS[name][0])
-    if isinstance(found, typer.Typer):
-        return get_command(found)
-    alone = typer.Typer(add_completion=False)
-    alone.command(name)(found)
-    return get_command(alone)
+    """Return the verb of that name as its module declares it."""
+    declared = _declared(VERBS[name][0])
+    if isinstance(declared, typer.Typer):
+        return get_command(declared)
+    group = typer.Typer(add_completion=False)
+    group.command(name)(declared)
+    return get_command(group)
 
 
 @cache
-def _declared(place: str) -> Any:
-    """What is there. All that it imports stays, and to search that for garbage, now and at exit, takes half a second."""
+def _declared(path: str) -> Any:
+    """Return an object of a module. All that it imports stays; searching that for garbage would take half a second."""
     gc.disable()
     try:
-        return resolve_name(f"protograph.cli.{place}")
+        return resolve_name(f"protograph.cli.{path}")
     finally:
         gc.enable()
         gc.freeze()
 
 
 app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for name, (_, summary) in VERBS.items():
-    app.command(name, help=summary)(lambda: None)
+for panel, verbs in PANELS.items():
+    for name, (_, summary) in verbs.items():
+        app.command(name, help=summary, rich_help_panel=panel)(lambda: None)
 
 
 @app.callback(invoke_without_command=True)
 def main(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Protograph: relational generalized few-shot learning.
+    """Classify images of many classes, and add a class from one to five images without retraining.
 
-    A classifier that knows many classes takes in new ones from one to five images, and uses how classes relate.
-
-    Start with `protograph demo`.
+    Start with `protograph fit` on a folder that has a folder of images for each class, or with `protograph demo`.
     """
     end_with_parent()
     if version:

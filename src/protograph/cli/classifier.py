@@ -46,7 +46,12 @@ def predict_command(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the classes of images."""
+    """Predict the classes of images.
+
+    Examples:
+        protograph predict birds.pg photo.jpg
+        protograph predict birds.pg photos --top 1 --json
+    """
     progress = ShownProgress(quiet=as_json)
     classifier = pg.Classifier.load(model)
     names, features = classifier.encode_files(files, skip_bad, progress)
@@ -90,7 +95,12 @@ def add_class_command(
 ) -> None:
     """Add a class from a few images, without training.
 
-    The file is changed in place: readers see the old file or the new one. Several such commands wait for one another.
+    The file is changed in place: readers see either the old file or the new one. Commands that change it wait for one another.
+
+    Examples:
+        protograph add-class birds.pg Cardinal cardinals
+        protograph add-class birds.pg Cardinal one.jpg --like House_Finch=0.8
+        protograph add-class birds.pg Cardinal --like cardinal.n.04
     """
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
@@ -117,7 +127,11 @@ def add_class_command(
 
 @reported
 def remove_class_command(model: Model, name: Name, as_json: AsJson = False) -> None:
-    """Remove a class, fitted or added. The file is changed in place."""
+    """Remove a fitted or added class, in place.
+
+    Examples:
+        protograph remove-class birds.pg Cardinal
+    """
     with pg.Classifier.edit(model) as classifier:
         classifier.remove_class(parse_label(name, classifier.classes_))
     count = len(classifier.classes_)
@@ -132,7 +146,11 @@ def rename_class_command(
     new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Rename a class. The file is changed in place."""
+    """Rename a class, in place.
+
+    Examples:
+        protograph rename-class birds.pg Cardinal Northern_Cardinal
+    """
     with pg.Classifier.edit(model) as classifier:
         classifier.rename_class(parse_label(name, classifier.classes_), parse_label(new, classifier.classes_))
     result = {"file": str(model), "renamed": name, "to": new, "classes": len(classifier.classes_)}
@@ -141,7 +159,11 @@ def rename_class_command(
 
 @reported
 def classes_command(model: Model, as_json: AsJson = False) -> None:
-    """List the classes of a model file, with its backbone, variant and relations."""
+    """List the classes of a model file, with its backbone, variant and relations.
+
+    Examples:
+        protograph classes birds.pg
+    """
     classifier = pg.Classifier.load(model)
     space = classifier.space_
     examples: list[int | None] = [None] * space.seen + [len(features) for features in space.support]
@@ -182,7 +204,12 @@ def explain_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the classes nearest to an image, with the contributions of their examples and of related classes."""
+    """Show the classes nearest to an image, and what their examples and related classes contribute.
+
+    Examples:
+        protograph explain birds.pg photo.jpg
+        protograph explain birds.pg photo.jpg --heatmap heatmap.png
+    """
     check_heatmap(heatmap, against)
     progress = ShownProgress(quiet=as_json)
     classifier = pg.Classifier.load(model)
@@ -249,6 +276,10 @@ def export_command(
 
     The network takes pixels and prototypes as inputs, so it serves any classes: after `add-class`, only the .npz file beside
     it changes, which holds `prototypes`, `bias` and `classes`.
+
+    Examples:
+        protograph export birds.pg --out birds.onnx
+        protograph export birds.pg --out birds.npz
     """
     if out.suffix not in (".onnx", ".npz"):
         raise InputError(f"cannot write {out}: give a name that ends in .onnx, or in .npz for the classes alone")

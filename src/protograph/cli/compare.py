@@ -28,9 +28,13 @@ def compare_command(
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs on the validation classes: what each changes of its recipe, and what that brought.
+    """Compare runs on the validation classes, with what each changes of its recipe.
 
     Choose settings by these measures: they do not use the test classes. They are of the last finished epoch.
+
+    Examples:
+        protograph compare runs/one runs/other
+        protograph compare runs/one --out results/trials.csv
     """
     if out is not None and out.suffix != ".csv":
         raise InputError(f"cannot write {out}: give a name that ends in .csv")

@@ -21,7 +21,12 @@ datasets_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @datasets_app.callback(invoke_without_command=True)
 @reported
 def datasets_command(context: typer.Context, plugin: Plugins = None, as_json: AsJson = False) -> None:
-    """List the datasets, or check one."""
+    """List the datasets, or check one.
+
+    Examples:
+        protograph datasets
+        protograph datasets check cub --root DATA
+    """
     load_plugins(plugin)
     if context.invoked_subcommand:
         return
@@ -43,7 +48,11 @@ def check_command(
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a dataset: count its images, find unreadable and duplicate ones, and say whether the paper used it."""
+    """Check a dataset: count its images, find unreadable and duplicate ones, and say whether the paper used it.
+
+    Examples:
+        protograph datasets check folder --root images
+    """
     load_plugins(plugin)
     source = find_source(name)
     dataset = open_dataset(name, root, ShownProgress(quiet=as_json), skip_bad=True)

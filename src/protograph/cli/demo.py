@@ -32,11 +32,15 @@ def demo_command(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Show what relations are worth: train without and with them on the built-in letters, a few minutes on a laptop.
+    """Train two models on the built-in letters, without and with relations: a few minutes on a laptop.
 
-    Both rows have the same recipe, steps and seed: `aux-only` knows a new letter by its one example alone, `gcgpn-aux` also
-    by what Unicode says of its base letter and its accents. With --all, PN+ and DFSLwoF, trained their own way, and
-    relations by the cosine of prototypes stand beside them, and below the table what becomes of PN+ in the joint label space.
+    Both models have the same recipe, steps and seed. `aux-only` knows a new letter by its one example. `gcgpn-aux` also uses
+    what Unicode says of its base letter and its accents. --all adds PN+, DFSLwoF and a model whose relations are cosines of
+    prototypes, and explains why PN+ fails in the joint label space.
+
+    Examples:
+        protograph demo
+        protograph demo --all --out runs/all
     """
     progress = ShownProgress(quiet=as_json)
     dataset = open_dataset("letters", progress=progress)

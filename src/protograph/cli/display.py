@@ -2,10 +2,12 @@
 
 import errno
 import functools
+import inspect
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from textwrap import dedent
 from typing import Any, ParamSpec, TypeVar
 
 import typer
@@ -40,7 +42,8 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
     """Let a command report errors of the user in one line.
 
     A mistake, a full disk or a path without permission ends the command with exit code 2, Ctrl-C with 130. The help is the
-    docstring with one line for each paragraph, since Typer would keep the line breaks of the source.
+    docstring with one line for each paragraph, since Typer would keep the line breaks of the source. Only the examples, which
+    come last, keep a line each.
     """
 
     @functools.wraps(command)
@@ -63,8 +66,9 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(130) from None
         raise typer.Exit(2)
 
-    paragraphs = (command.__doc__ or "").split("\n\n")
-    wrapped.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    text, heading, examples = inspect.cleandoc(command.__doc__ or "").partition("Examples:\n")
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
+    wrapped.__doc__ = "\n\n".join([*paragraphs, heading + dedent(examples)] if heading else paragraphs)
     return wrapped
 
 

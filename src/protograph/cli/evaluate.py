@@ -44,7 +44,12 @@ def evaluate_command(
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a trained run: six accuracies with 95 % intervals over fixed episodes."""
+    """Measure a trained run: six accuracies with 95 % intervals over fixed test episodes.
+
+    Examples:
+        protograph evaluate runs/letters/1-shot/gcgpn-aux/demo-0 --unknown
+        protograph evaluate runs/letters/1-shot/gcgpn-aux/demo-0 --shots 5 --balance
+    """
     for kind, value, known in (("split", split, ("test", "validation")), ("epoch", epoch, ("best", "last"))):
         if value not in known:
             raise unknown_name(kind, value, known)

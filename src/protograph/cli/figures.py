@@ -99,7 +99,12 @@ def figures_command(
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw the paper's figures from the ledger, and name the cells that are missing."""
+    """Draw the paper's figures from the ledger, and name the cells that are missing.
+
+    Examples:
+        protograph figures shots
+        protograph figures operators --dataset letters
+    """
     chosen = names or FIGURES
     check_options(chosen, dataset or (), recipe, root)
     writer = FigureWriter(out, ShownProgress(quiet=as_json))

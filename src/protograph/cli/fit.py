@@ -130,10 +130,15 @@ def fit_command(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Fit a classifier on your own images, and keep it in one file.
+    """Fit a classifier on your own images and save it as one file.
 
-    Takes seconds to minutes on a laptop: the images pass a frozen network once, and their features are cached. Afterwards
-    `protograph predict`, `protograph add-class` and `protograph explain` need nothing but the file.
+    This takes seconds to minutes on a laptop: the images pass through a frozen network once, and their features are cached.
+    Afterwards `predict`, `add-class` and `explain` need only the file.
+
+    Examples:
+        protograph fit birds --out birds.pg
+        protograph fit birds --out birds.pg --relations wordnet --unknown 0.05
+        protograph fit birds --out birds.pg --backbone timm:resnet50
     """
     check_out(out)
     plugins = load_plugins(plugin)

@@ -33,6 +33,10 @@ def recipes_command(
     """List the recipes, or show the settings that a run would use.
 
     With a variant, the settings that its training uses are shown beside those of the paper's recipe.
+
+    Examples:
+        protograph recipes
+        protograph recipes gcgpn-aux cub --recipe fast
     """
     load_plugins(plugin)
     if variant is None:

@@ -61,7 +61,13 @@ def relations_command(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how similar classes are by a relation, and write or draw the matrix."""
+    """Show how similar classes are by a relation, and save or draw the matrix.
+
+    Examples:
+        protograph relations wordnet --names "robin,crane.n.05"
+        protograph relations attributes --dataset cub --root DATA
+        protograph relations attributes:table.csv --out own.npz --image own.png
+    """
     load_plugins(plugin)
     check_relation_options(out, image, dataset, {"--names": names}, {"--skip-bad": skip_bad, "--root": root})
     data = open_dataset(dataset, root, ShownProgress(quiet=as_json), skip_bad) if dataset else None

@@ -35,11 +35,14 @@ def report_command(
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write an HTML page on a run or on all results.
+    """Write an HTML page about a run or about all results.
 
     The page is one file and needs no network. For a run, it shows the measures, the training curves, the confusions of
-    classes, and the relations behind right and wrong answers. For results, it shows the paper's numbers beside ours, the
-    conclusions, the figures, and the cells that fall short.
+    classes, and the relations behind right and wrong answers. For results, it shows RESULTS.md and the paper's figures.
+
+    Examples:
+        protograph report runs/letters/1-shot/gcgpn-aux/demo-0
+        protograph report results --out results.html
     """
     if out.suffix not in (".html", ".htm"):
         raise InputError(f"cannot write {out}: give a name that ends in .html")

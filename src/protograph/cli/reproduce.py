@@ -103,6 +103,11 @@ def reproduce_command(
     Every finished cell is stored under --results. At the end, RESULTS.md beside it sums up the cells and the verdicts on the
     paper's claims, and CSV files under --results have all numbers. If interrupted, the same command continues and skips
     finished cells. A failed run does not stop the others.
+
+    Examples:
+        protograph reproduce --root DATA --jobs 4
+        protograph reproduce --dataset cub --shots 1 --variant gcgpn-aux --seeds 3
+        protograph reproduce --table CUB --list
     """
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)

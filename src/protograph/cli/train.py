@@ -108,8 +108,13 @@ def train_command(
 ) -> None:
     """Train a model and test it.
 
-    Leaves a run folder with the configuration, one line per epoch, the weights, the measures and images. The same command
-    goes on where it was interrupted; a finished run prints its result at once.
+    The run folder has the configuration, one line per epoch, the weights, the measures and images. After an interruption the
+    same command continues; for a finished run it prints the measures at once.
+
+    Examples:
+        protograph train
+        protograph train --dataset cub --root DATA --variant gcgpn-split --shots 5
+        protograph train --dataset folder --root images --set epochs=5
     """
     if seed and len(seed) > 1:
         both = _settings(config, {}, change)[0]

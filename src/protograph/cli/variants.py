@@ -10,7 +10,11 @@ from protograph.variants import VARIANTS
 
 @reported
 def variants_command(plugin: Plugins = None, as_json: AsJson = False) -> None:
-    """List the models by name, with the operators that make them."""
+    """List the models by name, with the operators that make them.
+
+    Examples:
+        protograph variants
+    """
     load_plugins(plugin)
 
     def made(narrow: bool) -> Table:
