@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick test test-gpu lint types docs bench clean
+.PHONY: demo quick test test-gpu lint types docs pictures bench clean
 
 demo: .venv/ready
 	$(BIN)/protograph demo
@@ -26,10 +26,16 @@ lint: .venv/ready
 types: .venv/ready
 	$(BIN)/mypy
 
-# The site is written to site/; dead links fail the build.
-docs: .venv/ready
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
-	$(BIN)/python scripts/build_docs.py
+# The site is written to site/; dead links fail the build. It needs neither PyTorch nor the package, so it has a small
+# environment of its own.
+docs: .venv-docs/ready
+	.venv-docs/bin/python scripts/build_docs.py
+
+# What README.md and the documentation show of real commands: pictures, outputs, measured numbers, the help texts.
+pictures: .venv/ready
+	$(BIN)/python scripts/command_line.py
+	$(BIN)/python scripts/pages.py
+	$(BIN)/python scripts/pictures.py
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/letters.py
@@ -43,5 +49,11 @@ bench: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+.venv-docs/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		$$($(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	touch $@
+
 clean:
-	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-docs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

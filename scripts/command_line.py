@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "command-line.md"
 INTRODUCTION = """# Command line
 
 Every verb prints this help with `--help`. Bad input ends with one line and exit code 2.
-This page is written by `make docs`.
+This page is written by `make pictures`.
 """
 
 

@@ -83,18 +83,6 @@ def test_public_names_can_be_imported(name: str) -> None:
     assert getattr(protograph, name) is not None
 
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("example", "said"), [*zip(EXAMPLES, ("mean", "threes found: 0."), strict=True)], ids=["operator", "keep"]
-)
-def test_the_readme_examples_run_as_written(example: str, said: str, tmp_path: Path) -> None:
-    assert len([line for line in example.splitlines() if line.strip()]) <= 12
-    assert said in run(sys.executable, "-c", example, cwd=tmp_path)
-
-
 def test_the_readme_names_commands_that_exist() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -1,0 +1,132 @@
+"""The measured numbers in README.md and the documentation, computed from the ledger and from what benchmarks wrote.
+
+A page names a part by `<!-- measured: NAME -->`, and `scripts/pages.py` writes it up to the next `<!-- /measured -->`.
+"""
+
+import csv
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from protograph.data import open_dataset
+from protograph.evaluation.metrics import PAPER_MEASURES
+from protograph.paper.ledger import read_ledger, scores
+from protograph.paper.published import Cell, published
+from protograph.paper.statistics import Scores
+from protograph.paper.summary import DATASET_TITLES, known_scores
+from protograph.paper.tables import shortfalls
+
+ROOT = Path(__file__).parents[1]
+PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- /measured -->)", re.S)
+BEST = {  # the cell with the paper's best H-Mean of each dataset and K
+    column: max((cell for cell in published() if (cell.dataset, cell.shots) == column and "gcgpn" in cell.variant),
+                key=lambda cell: published()[cell]["h_mean"].mean)
+    for column in (("mini-imagenet", 1), ("mini-imagenet", 5), ("cub", 1), ("cub", 5))
+}  # fmt: skip
+ACASTLE = {("mini-imagenet", 1): 66.24, ("mini-imagenet", 5): 78.33}  # H-Mean as its authors publish it with their code
+
+
+def with_measured(text: str) -> str:
+    """Return a page with the parts that it names."""
+    return PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", text)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table whose first column holds words."""
+    lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+    return "\n".join([lines[0], f"|---|{'---:|' * (len(head) - 1)}", *lines[1:]])
+
+
+def demo() -> str:
+    """Return what relations are worth on the letters, as `protograph demo` measures it."""
+    ledger = read_ledger(ROOT / "results" / "letters")
+    known, ways = scores(ledger, "demo"), {entry.config.recipe.ways for entry in ledger.values()}
+    names = ("novel_novel", "joint_joint", "h_mean")
+    titles = {"aux-only": "its one example", "gcgpn-aux": "its example and relations"}
+    rows = [
+        [f"{title} (`{variant}`)", *(str(known[Cell("letters", 1, variant)][name]) for name in names)]
+        for variant, title in titles.items()
+    ]
+    shown = table(["a new letter is known by", *(PAPER_MEASURES[name] for name in names)], rows)
+    seen = open_dataset("letters").seen
+    return f"Each test episode adds {ways.pop()} letters, from one example each, to {seen} known ones.\n\n{shown}"
+
+
+def standing() -> str:
+    """Return how H-Mean compares with the paper's, at the paper's best cell of each dataset and K, and with peers."""
+    known = known_scores(read_ledger(ROOT / "results"))
+    baseline = {column: published()[Cell(*column, "dfslwof-att")]["h_mean"].mean for column in BEST}
+    rows = [
+        ["DFSLwoF, published", "1", *(f"{baseline[column]:.2f}" for column in BEST)],
+        ["GcGPN, published", "1", *(f"{published()[cell]['h_mean'].mean:.2f}" for cell in BEST.values())],
+    ]
+    for recipe, title in (("fast", "GcGPN, ours by `fast`, like for like"), ("strong", "GcGPN, ours at best, by `strong`")):
+        of_recipe: list[Scores] = [known[recipe][cell] for cell in BEST.values()]
+        seeds = {len(score["h_mean"].values) for score in of_recipe}
+        rows.append([title, "/".join(map(str, sorted(seeds))), *(f"{score['h_mean'].mean:.2f}" for score in of_recipe)])
+    rows.append(["ACASTLE, a larger network (ResNet-12), published", "", *(f"{ACASTLE.get(column, ''):}" for column in BEST)])
+    return table(["H-Mean in per cent", "seeds", *(f"{DATASET_TITLES[name]}, K = {k}" for name, k in BEST)], rows)
+
+
+def reached() -> str:
+    """Return in how many cells each recipe reaches the paper."""
+    known = known_scores(read_ledger(ROOT / "results"))
+    counts = {
+        recipe: (sum(cell not in shortfalls(known[recipe]) for cell in published()), len(published()))
+        for recipe in ("fast", "strong")
+    }
+    reaching, cells = counts["fast"]
+    return (
+        "K is the number of images of each new class. Each column is of the variant that the paper finds best there. On "
+        "miniImageNet, our models are trained on 500 images per class, the paper's on 600. In all, `fast` reaches the paper's "
+        f"numbers in {reaching} of its {cells} cells, and `strong`, which adds what the paper did not have, in "
+        f"{counts['strong'][0]}."
+    )
+
+
+def relations() -> str:
+    """Return what other side information brings on CUB over relations computed from prototypes."""
+    with (ROOT / "results" / "relations.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["dataset"] == "cub" and row["compared_with"].startswith("none")]
+    cells = known_scores(read_ledger(ROOT / "results"))["fast"]
+    gain = cells[Cell("cub", 1, "gcgpn-aux")]["h_mean"].mean - cells[Cell("cub", 1, "gcgpn-cos-aux")]["h_mean"].mean
+    shown = [["attributes of birds (the paper's)", f"{gain:+.2f}"]]
+    titles = {"words": "word vectors of the names", "tree": "the tree of families"}
+    shown += [
+        [titles[row["relations"]], row["difference"]]
+        for row in rows
+        if row["measure"] == "H-Mean" and row["relations"] in titles
+    ]
+    return table(["relation", "H-Mean, points"], shown)
+
+
+def speed() -> str:
+    """Return what benchmarks/speed.py measured of training and evaluation."""
+    steps, peer = _rows("steps: conv4-64-128"), _rows("peer")
+    best = next(row for row in steps if row[:3] == ["fast", "1", "bfloat16"])
+    training = {name: _rows(f"train: {name}") for name in ("mini-imagenet", "cub")}
+    seconds = {name: next(row[6] for row in rows if row[0] == "fast") for name, rows in training.items()}
+    ratios = {row[0].partition(",")[0]: row[3] for row in peer}
+    rows = [
+        ["training steps of `fast`", f"{best[5]} images a second, {best[7]} times PyTorch's own layers, compiled"],
+        [
+            "beside a loop as other libraries have it",
+            f"{ratios['training']} times as fast in training, {ratios['evaluation']} in evaluation",
+        ],
+        ["600 test episodes", f"{_rows('evaluation')[0][5]} s"],
+        *([f"gcgpn-aux on {DATASET_TITLES[name]}, trained and tested", f"{value} s"] for name, value in seconds.items()),
+    ]
+    return table(["on one H200", ""], rows).replace("---:|", "---|")
+
+
+def _rows(section: str) -> list[list[str]]:
+    """Return the rows of the table in a section of benchmarks/RESULTS.md."""
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    lines = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return rows[2:]
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "demo": demo, "standing": standing, "reached": reached, "relations": relations, "speed": speed,
+}  # fmt: skip
