@@ -4,7 +4,7 @@ Measured numbers are written, too, by `scripts/measured.py`.
 
 A block of `python` or of `sh` runs. A block of `text` right below it is what it prints. All blocks of a page share a folder and
 their Python names. A page other than the quick start may use the images that the first block of the quick start writes. The
-lines of `sh` are commands of Protograph, which run in this process.
+lines of `sh` are commands of Protograph, which run in this process. A block of `bash` does not run: tests check its options.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ def run_block(block: re.Match[str], names: dict[str, Any]) -> str:
 def command(words: list[str]) -> str:
     """Run a command of Protograph in this process and return what it prints."""
     if words[0] != "protograph":
-        raise SystemExit(f"'{shlex.join(words)}' is no command of Protograph: mark its block as `console`")
+        raise SystemExit(f"'{shlex.join(words)}' is no command of Protograph: mark its block as `bash`")
     result = CliRunner(env={"COLUMNS": "100", "PROTOGRAPH_DATA": None}).invoke(app, words[1:])
     if result.exit_code:
         raise SystemExit(f"{shlex.join(words)} ends with {result.exit_code}: {result.stderr}")

@@ -76,7 +76,7 @@ def test_outputs_agree_up_to_rounding(pages: Any) -> None:
 
 @pytest.mark.parametrize("path", WITH_README, ids=lambda path: path.stem)
 def test_commands_on_the_pages_that_do_not_run_have_these_options(path: Path) -> None:
-    fenced = re.findall(r"^```console\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```bash\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     for line in (line for block in fenced for line in block.splitlines() if line.startswith("protograph ")):
         _, verb, *words = shlex.split(line, comments=True)
         command = find_verb(verb)
