@@ -77,7 +77,7 @@ def reached() -> str:
     }
     reaching, cells = counts["fast"]
     return (
-        "K is the number of images of each new class. Each column is of the variant that the paper finds best there. On "
+        "K is the number of images of each new class. Each column shows the variant that is best in the paper. On "
         "miniImageNet, our models are trained on 500 images per class, the paper's on 600. In all, `fast` reaches the paper's "
         f"numbers in {reaching} of its {cells} cells, and `strong`, which adds what the paper did not have, in "
         f"{counts['strong'][0]}."

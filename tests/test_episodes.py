@@ -234,5 +234,5 @@ def test_an_impossible_specification_is_refused_with_its_numbers(changes: dict[s
 
 
 def test_more_ways_than_novel_classes_are_refused_with_both_numbers() -> None:
-    with pytest.raises(InputError, match="4 ways asked of 3 novel classes"):
+    with pytest.raises(InputError, match="4 ways of 3 novel classes"):
         EpisodeSpec(make_pool([9] * 6), make_pool([9] * 3, 6, 200), 4, 1, 1, 1)

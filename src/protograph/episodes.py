@@ -59,7 +59,9 @@ class EpisodeSpec:
                 raise InputError(f"{name.replace('_', ' ')} must be at least {least}, not {getattr(self, name)}")
         if self.ways > len(source) - (self.novel is None):
             remedy = "--set training_ways=N" if self.novel is None else "--set ways=N; of `evaluate` --ways"
-            raise InputError(f"{self.ways} ways asked of {len(source)} {kind} classes: use fewer ways ({remedy})")
+            raise InputError(
+                f"an episode cannot have {self.ways} ways of {len(source)} {kind} classes: use fewer ways ({remedy})"
+            )
         fewest, needed = int(source.counts.min()), self.shots + self.novel_queries
         if needed > fewest:
             class_id = int(source.classes[source.counts.argmin()])
@@ -70,16 +72,18 @@ class EpisodeSpec:
             )
         fewest = int(self.seen.counts.min())
         if self.scheme == "per-class" and self.seen_queries > fewest:
-            raise InputError(f"{self.seen_queries} queries of each seen class asked, but one has {fewest} images: use fewer")
+            raise InputError(
+                f"an episode has {self.seen_queries} queries of each seen class, but one class has {fewest} images: use fewer"
+            )
         supply = int(self.seen.counts.sort().values[: len(self.seen) - (self.ways if self.novel is None else 0)].sum())
         if self.scheme == "total" and (self.seen_queries > supply or fewest < 1):
             if self.novel is None:
                 raise InputError(
-                    f"{self.seen_queries} seen queries asked of a training episode, but beside {self.ways} classes acting as "
+                    f"a training episode has {self.seen_queries} seen queries, but beside {self.ways} classes acting as "
                     f"novel the others may have only {supply} images: --set seen_queries=N or training_ways=N"
                 )
             raise InputError(
-                f"{self.seen_queries} seen queries (ways x test queries) asked of a held-out episode, but the seen classes "
+                f"a held-out episode has {self.seen_queries} seen queries (ways x test queries), but the seen classes "
                 f"hold out only {supply} images: --set test_queries=N or ways=N; of `evaluate` --queries or --ways"
             )
         if self.fewest_shots is not None and not 1 <= self.fewest_shots <= self.shots:

@@ -356,7 +356,7 @@ def test_mistakes_are_named() -> None:
         (lambda: quick(shots=(3, 2)).fit(features, labels), "fewest and the most"),
         (lambda: quick(unknown=2.0).fit(features, labels), "rate must lie between 0 and 1, not 2.0"),
         (lambda: quick(unknown=0.1, unknown_label="a").fit(features, labels), "a class is called 'a'"),
-        (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "0 images can be held out"),
+        (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "held-out images, and there are 0"),
         (lambda: quick(balance=True).fit(features[::12], labels[::12]), "too few images to balance"),
         (lambda: Classifier(learning_rate=1e9).fit(features, labels), "training diverged"),
         (lambda: quick().fit(features, labels, DENSE[:2]), "2 x 6 matrix for 6 classes"),

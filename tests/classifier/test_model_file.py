@@ -176,7 +176,7 @@ def test_damaged_and_foreign_files_are_refused_with_the_reason(kept: Path) -> No
         (b"", "is not a model file"),
         (b"a text, and no tensors", "is not a model file"),
         (save({"x": torch.zeros(1)}), "is not a model file"),
-        (save({"x": torch.zeros(1)}, {"format": "pt"}), "not a classifier of Protograph's"),
+        (save({"x": torch.zeros(1)}, {"format": "pt"}), "not a Protograph classifier"),
         (newer, "version 3 of the format, written by protograph 9.9.*install a newer one"),
         (save({"x": torch.zeros(1)}, {**header, "version": "one"}), r"is damaged \(version one of its format\)"),
         (whole[: len(whole) // 2], "is (damaged|not a model file)"),

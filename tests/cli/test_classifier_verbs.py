@@ -298,7 +298,7 @@ def test_fit_says_how_much_relations_count(alike: float, little: bool, tmp_path:
     assert f"these 6 classes, each as if it were new; from {100 * least:.1f} % to {100 * most:.1f} %" in line
     assert shown.stderr == "".join(f"note: {note}\n" for note in said["notes"])
     assert len(said["notes"]) == little
-    assert all("count for next to nothing" in note and "add-class --like" in note for note in said["notes"])
+    assert all("contribute almost nothing" in note and "add-class --like" in note for note in said["notes"])
 
 
 def test_of_many_classes_some_act_as_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -725,7 +725,7 @@ def test_files_that_are_no_whole_model_are_refused(verb: str, model: Path, birds
     changed[-100] ^= 1
     for content, named in (
         (changed, "do not match their checksum"), (whole[:-100], "is damaged"), (b"", "is not a model file"),
-        (save({"a": torch.ones(3)}, {"some": "thing"}), "not a classifier of Protograph's"),
+        (save({"a": torch.ones(3)}, {"some": "thing"}), "not a Protograph classifier"),
     ):  # fmt: skip
         model.write_bytes(content)
         check_refused(protograph(verb, model, *rest.get(verb, [])), "birds.pg", named)

@@ -390,7 +390,7 @@ def test_one_of_several_runs_says_where_it_stands_beside_its_json(tmp_path: Path
 
 def test_several_seeds_do_not_share_a_start_that_is_still_to_be_trained(tmp_path: Path) -> None:
     several = "--seed=0", "--seed=1", "--variant=dfslwof-att", "--start", tmp_path / "first", "--out", tmp_path / "both"
-    check_refused(train(*several), "first is not trained", "leave out --start, by which every seed gets a start of its own")
+    check_refused(train(*several), "first is not trained", "leave out --start, so that each seed gets a start of its own")
     check_refused(train("--jobs=2", "--out", tmp_path / "both"), "--jobs 2 would be ignored for a single run")
     assert not list(tmp_path.iterdir())
 

@@ -35,7 +35,8 @@ def test_the_verdict_counts_cells_and_means(tmp_path: Path) -> None:
     text = text_of(make_ledger(tmp_path / "results", beside_paper(shifts)))
     assert (
         "- **By the `fast` recipe, 3 of 4 cells reach the paper's numbers** (2 seeds): 1 of 1 on miniImageNet and 2 of 3 on "
-        "CUB. Joint-Joint is, in the mean, 1.2 points below on miniImageNet and 1.0 points above on CUB.\n"
+        "CUB. On average, Joint-Joint is 1.2 points below the paper's on miniImageNet and 1.0 points above the paper's on "
+        "CUB.\n"
     ) in text
     assert f"`fast`: {RECIPE_TEXTS['fast']}." in text
     assert "Without the allowance, 2 reach it." in text

@@ -153,7 +153,7 @@ def test_a_kind_says_what_users_may_give():
         RelationSpec.parse("lengths:here")
     with pytest.raises(InputError, match="'lengths' has no setting 'speed': leave it out"):
         RelationSpec.parse("lengths").open(speed=3)
-    with pytest.raises(InputError, match="kind 'bad' cannot be opened without 'file': call the parameter for its file 'path'"):
+    with pytest.raises(InputError, match="kind 'bad' cannot be opened without 'file': name the parameter for its file 'path'"):
         register_relation("bad", lambda file: Restored())
 
 

@@ -181,6 +181,6 @@ def test_training_may_take_more_or_fewer_classes_as_novel_than_evaluation_asks_o
         assert episodes.support.shape[1] == ways
         assert episodes.classes.shape[1] - episodes.seen == ways
         assert plan_training(config, toy)[2].ways == 3, "which is what validation asks of"
-    too_many = f"{toy.seen} ways asked of {toy.seen} seen classes: use fewer ways .--set training_ways=N.$"
+    too_many = f"{toy.seen} ways of {toy.seen} seen classes: use fewer ways .--set training_ways=N.$"
     with pytest.raises(InputError, match=too_many):
         train(toy_config(variant, training_ways=toy.seen), toy, tmp_path / "run")

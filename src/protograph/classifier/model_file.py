@@ -125,7 +125,7 @@ def unpack(content: bytes, path: Path) -> Contents:
     except ValueError as error:
         raise InputError(f"{path} is not a model file ({error}): give a file that `fit` made") from error
     if header.get("format") != FILE_FORMAT:
-        raise InputError(f"{path} is a safetensors file, but not a classifier of Protograph's: give a file that `fit` made")
+        raise InputError(f"{path} is a safetensors file, but not a Protograph classifier: give a file that `fit` made")
     version = _format_version(header, path)
     try:
         text, tensors = unseal(content, "classifier")

@@ -80,7 +80,7 @@ def add_class_command(
     like: Annotated[
         list[str] | None,
         typer.Option(
-            help='How alike it is to other classes, such as "sparrow=0.8,finch=0.6"; or the name by which the relation knows '
+            help='How similar it is to other classes, such as "sparrow=0.8,finch=0.6"; or the name by which the relation knows '
             "it, such as crane.n.05. (default: the relation is asked for its name)",
             show_default=False,
         ),

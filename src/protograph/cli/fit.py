@@ -65,7 +65,7 @@ def fit_command(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help=f"Network for the images, frozen: {BACKBONE_NAMES}. With --train-backbone, one of "
+            help=f"Frozen network for the images: {BACKBONE_NAMES}. With --train-backbone, one of "
             f"{', '.join(TRAINABLE_BACKBONES)}. (default: efficientnet-lite0)",
             show_default=False,
         ),
@@ -91,8 +91,8 @@ def fit_command(
         bool,
         typer.Option(
             "--train-backbone",
-            help="Train the network for the images, too, into a run folder beside --out. Some classes are held out to choose "
-            "the best epoch, and then added. Slow without a GPU.",
+            help="Also train the network, in a run folder beside --out. Some classes are held out to choose the best epoch, "
+            "and then added. Slow without a GPU.",
         ),
     ] = False,
     variant: Annotated[
@@ -103,17 +103,17 @@ def fit_command(
         ),
     ] = None,
     update: Annotated[
-        str, typer.Option(help="What an added class changes: all prototypes, or, with novel, no other than its own.")
+        str, typer.Option(help="Prototypes that an added class changes: all, or, with novel, only its own.")
     ] = "all",
     unknown: Annotated[
         float | None,
         typer.Option(
-            help="Answer 'unknown' for images less like any class than this share of held-out ones, such as 0.05.",
+            help="Share of known images that may be answered 'unknown', such as 0.05. (default: none)",
             show_default=False,
         ),
     ] = None,
     balance: Annotated[
-        bool, typer.Option("--balance", help="Weigh added classes against these, by some of them held out.")
+        bool, typer.Option("--balance", help="Balance added classes against fitted ones, by holding some classes out.")
     ] = False,
     change: Annotated[
         list[str] | None,
@@ -215,9 +215,9 @@ def little_note(classifier: "Classifier") -> str:
     """Return a note for relations that bring next to nothing to most new classes, with a remedy."""
     count = len(classifier.classes_)
     return (
-        "for most new classes these relations count for next to nothing. It may be that "
-        f"{count} classes are too few, or too little alike by {related_by(classifier)}: fit on more, or say what a new one is "
-        "like (add-class --like CLASS=0.8). A class added without an image is still placed by its relations alone"
+        f"these relations contribute almost nothing to most new classes. Perhaps {count} classes are too few, or too "
+        f"dissimilar by {related_by(classifier)}: fit on more classes, or say what a new one is like (add-class --like "
+        "CLASS=0.8). A class added without an image is still placed by its relations"
     )
 
 

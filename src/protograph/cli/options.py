@@ -92,7 +92,7 @@ def load_plugins(paths: Sequence[Path] | None, runs: Sequence[Run] = ()) -> tupl
         except Exception as error:  # whatever a user's own code may raise
             lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
             line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
-            raise InputError(f"plugin {path}, line {line}: {type(error).__name__}: {error}; mend it") from error
+            raise InputError(f"plugin {path}, line {line}: {type(error).__name__}: {error}; fix it") from error
     return tuple(named.values())
 
 

@@ -79,8 +79,8 @@ def train_command(
     start: Annotated[
         Path | None,
         typer.Option(
-            help="For a variant of two stages, or with --set pretrain=cosine, the run it starts from: a finished one is taken "
-            "as it is, any other is trained first. (default: runs/DATASET/cosine/RECIPE-SEED, for every K)",
+            help="For a variant of two stages, or with --set pretrain=cosine, the run it starts from. A finished run is used "
+            "as it is; any other is trained first. (default: runs/DATASET/cosine/RECIPE-SEED, for every K)",
             show_default=False,
         ),
     ] = None,
@@ -121,8 +121,8 @@ def train_command(
         named, begun = out or both.get("out"), start or both.get("start")
         if begun and not (Path(begun) / "measures.json").exists():
             raise InputError(
-                f"{begun} is not trained, and several seeds cannot start from it before it is: train it first, or leave out "
-                "--start, by which every seed gets a start of its own"
+                f"{begun} is not trained yet, and several seeds cannot share its training: train it first, or leave out "
+                "--start, so that each seed gets a start of its own"
             )
         return train_several(context, seed, jobs, Path(named) if named else None, str(find_device(device)), as_json)
     if jobs > 1:

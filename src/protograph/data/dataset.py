@@ -209,9 +209,7 @@ def report_bad(images: Images, skip_bad: bool, progress: Progress) -> None:
     count = len(images.errors)
     if not skip_bad:
         rest = f" and {count - 1} more" if count > 1 else ""
-        raise InputError(
-            f"image {images.names[row]}{rest} cannot be read ({error}): repair or remove it, or go on with --skip-bad"
-        )
+        raise InputError(f"image {images.names[row]}{rest} cannot be read ({error}): repair or remove it, or use --skip-bad")
     progress.say(f"left out {count} of {len(images.names)} images that cannot be read, such as {images.names[row]} ({error})")
 
 

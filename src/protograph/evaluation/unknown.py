@@ -32,9 +32,8 @@ def false_alarm_threshold(scores: Tensor, rate: float) -> float:
     rejected = int(rate * (len(scores) + 1))
     if not rejected:
         raise InputError(
-            f"{len(scores)} images can be held out to calibrate 'unknown', of which not even one may be lost at the rate "
-            f"{rate:g}: give classes more images until {math.ceil(1 / rate) - 1} can be (a fifth of each, where it has three "
-            "or more), or choose a higher rate"
+            f"'unknown' at the rate {rate:g} needs {math.ceil(1 / rate) - 1} held-out images, and there are {len(scores)} (a "
+            "fifth of each class with three or more): give classes more images, or choose a higher rate"
         )
     return scores.sort().values[rejected - 1].item()
 

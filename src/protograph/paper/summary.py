@@ -23,7 +23,7 @@ MARKER = "<!-- Written by `protograph reproduce`. -->\n\n"  # how every file beg
 EARLIER_MARKER = "# Results\n\nMade from the ledger in "
 RECIPE_TEXTS = {
     "paper": "the paper's training",
-    "fast": "the paper's model and images, with a tenth to a fifth of its training, in larger steps",
+    "fast": "the paper's model and data augmentation, with a tenth to a fifth of its training, in larger steps",
     "strong": "not like for like: mostly trained longer than by `fast`; training images are also scaled, stretched, "
     "recoloured and partly erased; 128 channels in every block; features in evaluation are the mean of an image's and its "
     "mirror image's; PN+ trains on episodes of 20 classes; on miniImageNet, GcGPN starts from a trained cosine classifier",
@@ -131,11 +131,11 @@ def _reached(recipe: str, cells: Mapping[Cell, Scores]) -> str:
         if of_dataset := [cell for cell in cells if cell.dataset == dataset]:
             gap, title = fmean(measure_gaps(cells, dataset, "joint_joint")), DATASET_TITLES[dataset]
             counts.append(f"{sum(cell not in short for cell in of_dataset)} of {len(of_dataset)} on {title}")
-            gaps.append(f"{abs(gap):.1f} points {'above' if gap >= 0 else 'below'} on {title}")
+            gaps.append(f"{abs(gap):.1f} points {'above' if gap >= 0 else 'below'} the paper's on {title}")
     beyond = ", which is not like for like" if recipe in BEYOND_PAPER else ""
     return (
         f"**By the `{recipe}` recipe{beyond}, {len(cells) - len(short)} of {len(cells)} cells reach the paper's numbers** "
-        f"({_seed_text(cells.values())}): {' and '.join(counts)}. Joint-Joint is, in the mean, {' and '.join(gaps)}."
+        f"({_seed_text(cells.values())}): {' and '.join(counts)}. On average, Joint-Joint is {' and '.join(gaps)}."
     )
 
 
@@ -164,7 +164,7 @@ def _cells(known: KnownScores, reference: Sequence[Cell]) -> list[Block]:
     if not reference:
         return [Paragraph(explained), table]
     allowances = "".join(
-        f" On {DATASET_TITLES[dataset]}, whose training classes have 100 images fewer than the paper's, {points:g} points more "
+        f" On {DATASET_TITLES[dataset]}, where the paper had 100 training images more per class, a further {points:g} points "
         "are allowed."
         for dataset, points in ALLOWANCE.items()
     )
@@ -214,8 +214,8 @@ def _claims(findings: Sequence[Finding]) -> list[Block]:
         counts.append(f"{title}: {', '.join(counted)}")
     explained = (
         "Each claim is checked on all cells that the paper's sentence is about: on its own numbers and on ours. It is "
-        "supported or contradicted only if 95 % intervals over test episodes and seeds exclude the opposite. An empty field "
-        "lacks cells."
+        "supported or contradicted only if 95 % intervals over test episodes and seeds exclude the opposite. Fields are empty "
+        "where cells are missing."
     )
     table = Table(tuple(head), tuple(map(tuple, rows)), (False,) * len(head))
     return [Paragraph(explained), Paragraph(f"{'; '.join(counts)}."), table]

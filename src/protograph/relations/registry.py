@@ -73,7 +73,7 @@ def register_relation(
     required = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
     if unknown := sorted(required - {"path"}):
         raise InputError(
-            f"relation kind '{kind}' cannot be opened without '{unknown[0]}': call the parameter for its file 'path', and give "
+            f"relation kind '{kind}' cannot be opened without '{unknown[0]}': name the parameter for its file 'path', and give "
             "all others a default"
         )
     needs_path = "path" in required

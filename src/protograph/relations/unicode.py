@@ -26,7 +26,7 @@ def traits(letter: str) -> set[tuple[Trait, str]]:
 
     """
     if len(letter) != 1 or not unicodedata.category(letter).startswith("L"):
-        raise InputError(f"'{letter}' is not a single letter of Unicode: the relation 'unicode' answers for letters only")
+        raise InputError(f"'{letter}' is not a single letter: the relation 'unicode' relates letters only")
     base, *marks = list(unicodedata.normalize("NFD", letter))
     accents = {re.sub(r"^COMBINING | ACCENT$", "", unicodedata.name(mark)) for mark in marks}
     name, _, addition = unicodedata.name(base).partition(" WITH ")

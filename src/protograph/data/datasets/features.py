@@ -68,7 +68,7 @@ def bad_rows(
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
     if bad and not skip_bad:
         of_class = f" (class '{labels[bad[0]]}')" if labels else ""
-        raise InputError(f"vector {bad[0]} of {path}{of_class} holds NaN or infinity: repair it, or go on with --skip-bad")
+        raise InputError(f"vector {bad[0]} of {path}{of_class} holds NaN or infinity: repair it, or use --skip-bad")
     if bad:
         progress.say(f"left out {len(bad)} of {len(vectors)} vectors with NaN or infinity")
     return set(bad)
