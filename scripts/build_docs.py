@@ -11,14 +11,13 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from latex2mathml.converter import convert
-
 ROOT = Path(__file__).parents[1]
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
 def with_mathml(text: str) -> str:
     """Return a page with its equations as MathML."""
+    from latex2mathml.converter import convert
 
     def mathml(match: re.Match[str]) -> str:
         tag, latex = match.groups()

@@ -4,19 +4,22 @@ A page names a part by `<!-- measured: NAME -->`, and `scripts/pages.py` writes 
 """
 
 import csv
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import fill
 
 from protograph.data import open_dataset
 from protograph.evaluation.metrics import PAPER_MEASURES
 from protograph.paper.ledger import read_ledger, scores
-from protograph.paper.published import Cell, published
+from protograph.paper.published import VARIANT_OF, Cell, published
 from protograph.paper.statistics import Scores
 from protograph.paper.summary import DATASET_TITLES, known_scores
 from protograph.paper.tables import shortfalls
 
 ROOT = Path(__file__).parents[1]
+WIDTH = 128  # of a line of text
 PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- /measured -->)", re.S)
 BEST = {  # the cell with the paper's best H-Mean of each dataset and K
     column: max((cell for cell in published() if (cell.dataset, cell.shots) == column and "gcgpn" in cell.variant),
@@ -53,7 +56,12 @@ def demo() -> str:
 
 
 def standing() -> str:
-    """Return how H-Mean compares with the paper's, at the paper's best cell of each dataset and K, and with peers."""
+    """Return how H-Mean compares with the paper's and with peers, and in how many cells each recipe reaches the paper."""
+    return f"{_best_cells()}\n\n{_reached()}"
+
+
+def _best_cells() -> str:
+    """Return a table of H-Mean at the paper's best cell of each dataset and K."""
     known = known_scores(read_ledger(ROOT / "results"))
     baseline = {column: published()[Cell(*column, "dfslwof-att")]["h_mean"].mean for column in BEST}
     rows = [
@@ -68,7 +76,7 @@ def standing() -> str:
     return table(["H-Mean in per cent", "seeds", *(f"{DATASET_TITLES[name]}, K = {k}" for name, k in BEST)], rows)
 
 
-def reached() -> str:
+def _reached() -> str:
     """Return in how many cells each recipe reaches the paper."""
     known = known_scores(read_ledger(ROOT / "results"))
     counts = {
@@ -76,12 +84,23 @@ def reached() -> str:
         for recipe in ("fast", "strong")
     }
     reaching, cells = counts["fast"]
-    return (
+    return fill(
         "K is the number of images of each new class. Each column shows the variant that is best in the paper. On "
         "miniImageNet, our models are trained on 500 images per class, the paper's on 600. In all, `fast` reaches the paper's "
         f"numbers in {reaching} of its {cells} cells, and `strong`, which adds what the paper did not have, in "
-        f"{counts['strong'][0]}."
+        f"{counts['strong'][0]}.",
+        WIDTH,
     )
+
+
+def letters_time() -> str:
+    """Return how long the paper's cells took on the letters, by the ledger."""
+    folders = [f"{k}-shot/{variant}/demo-0.json" for k in (1, 5) for variant in VARIANT_OF.values()]
+    files = [json.loads((ROOT / "results" / "letters" / "letters" / name).read_text(encoding="utf-8")) for name in folders]
+    (threads,) = {file["environment"]["threads"] for file in files}
+    minutes = [file["training_seconds"] / 60 for file in files]
+    longest = f"the longest one {max(minutes):.0f} minutes"
+    return f"Its {len(files)} cells took {sum(minutes):.0f} minutes with {threads} threads of a CPU, {longest}."
 
 
 def relations() -> str:
@@ -128,5 +147,9 @@ def _rows(section: str) -> list[list[str]]:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "demo": demo, "standing": standing, "reached": reached, "relations": relations, "speed": speed,
-}  # fmt: skip
+    "demo": demo,
+    "letters_time": letters_time,
+    "standing": standing,
+    "relations": relations,
+    "speed": speed,
+}

@@ -3,8 +3,9 @@
 Measured numbers are written, too, by `scripts/measured.py`.
 
 A block of `python` or of `sh` runs. A block of `text` right below it is what it prints. All blocks of a page share a folder and
-their Python names. A page other than the quick start may use the images that the first block of the quick start writes. The
-lines of `sh` are commands of Protograph, which run in this process. A block of `bash` does not run: tests check its options.
+their Python names. A page other than the quick start may use the images that the first block of the quick start writes, and any
+page may read the ledger. The lines of `sh` are commands of Protograph, which run in this process. A block of `bash` does not
+run: tests check its options.
 """
 
 import contextlib
@@ -62,6 +63,8 @@ def run_page(path: Path) -> list[Output]:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         if path != QUICK_START and "digits" in text:
             run_block(next(blocks(QUICK_START.read_text(encoding="utf-8"))), {"__name__": "__main__"})
+        if 'open("results/' in text:
+            Path("results").symlink_to(ROOT / "results")
         return [Output(block["code"], run_block(block, names), block["output"]) for block in blocks(text)]
 
 

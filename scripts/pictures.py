@@ -8,7 +8,6 @@ docs/images/shots-cub.png    `protograph figures shots`: Joint-Joint against the
 """
 
 import contextlib
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -69,7 +68,7 @@ def main() -> None:
             "operator.png": Path("demo", "gcgpn-aux", "operator.png"),
         }
         for name, path in made.items():
-            shutil.copyfile(path, IMAGES / name)
+            Image.open(path).convert("RGB").quantize(128).save(IMAGES / name, optimize=True)
     sys.stdout.write(f"wrote {IMAGES.relative_to(ROOT)}\n")
 
 

@@ -1,5 +1,6 @@
 """The documentation: generated pages are up to date, what they show runs, and no measured number is typed by hand."""
 
+import json
 import re
 import shlex
 import sys
@@ -94,6 +95,42 @@ def test_measured_numbers_are_computed(path: Path, pages: Any) -> None:
     prose = FENCED.sub("", sys.modules["measured"].PART.sub("", text))
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", prose)
     assert {*MEASURED.findall(prose)} <= DEFINED.get(path.name, set())
+
+
+def test_measured_numbers_are_those_of_the_ledgers_files() -> None:
+    def mean(*paths: str) -> str:
+        files = [json.loads((ROOT / "results" / path).read_text(encoding="utf-8")) for path in paths]
+        return f"{sum(file['measures']['h_mean']['mean'] for file in files) / len(files):.2f}"
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    letters = "letters/letters/1-shot/{}/demo-0.json"
+    assert f"| {mean(letters.format('aux-only'))} ± " in readme
+    assert f"| {mean(letters.format('gcgpn-aux'))} ± " in readme
+    cells = [
+        ("mini-imagenet/1-shot/gcgpn-aux-split", "mini-imagenet/5-shot/gcgpn-aux-split"),
+        ("cub/1-shot/gcgpn-aux-fc", "cub/5-shot/gcgpn-aux"),
+    ]
+    fast, strong = (
+        " | ".join(mean(*(f"{cell}/{recipe}-{seed}.json" for seed in range(seeds))) for pair in cells for cell in pair)
+        for recipe, seeds in (("fast", 3), ("strong", 1))
+    )
+    assert f"like for like | 3 | {fast} |" in readme
+    assert f"by `strong` | 1 | {strong} |" in readme
+
+
+def test_dead_links_are_found(tmp_path: Path) -> None:
+    dead_links = run_path(str(ROOT / "scripts" / "build_docs.py"))["dead_links"]
+    (tmp_path / "a.png").write_bytes(b"")
+    (tmp_path / "other.html").write_text('<h2 id="part">Part</h2>')
+    fine = ["other.html", "other.html#part", "#top", "a.png", "https://example.org/x", "mailto:a@b.c"]
+    dead = ["none.html", "other.html#none", "#none", "none.png", "../other.html"]
+    links = "".join(f'<a href="{link}">x</a>' for link in [*fine, *dead])
+    (tmp_path / "page.html").write_text(f'<h1 id="top">Page</h1>{links}')
+    assert dead_links(tmp_path) == [f"page.html -> {link}" for link in dead]
+
+
+def test_the_readme_names_the_wheel_of_this_version() -> None:
+    assert f"protograph-{protograph.__version__}-py3-none-any.whl" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_prototypical_networks_fail_in_the_joint_label_space_as_the_page_says() -> None:
