@@ -28,7 +28,7 @@ def add_class_figure() -> Figure:
     """Draw the known digits, the five images of the added one, and the answers for images that the classifier was not shown."""
     first = next(blocks(QUICK_START.read_text(encoding="utf-8")))
     run_block(first, {})
-    command(["protograph", "fit", "digits", "--out", "digits.pg"])
+    command(["protograph", "fit", "digits", "--out", "digits.pg", "--backbone", "conv4"])
     command(["protograph", "add-class", "digits.pg", "3", "threes"])
     queries = sorted(Path("queries").glob("*.png"), key=lambda file: int(file.stem))[-SHOWN:]
     others = [sorted(folder.glob("*.png"))[-1] for folder in sorted(Path("digits").iterdir())]
