@@ -16,7 +16,7 @@ from protograph.classifier.inputs import holds_features, read_training_files
 from protograph.cli.classifier import as_percent, classifier_summary, related_by, summary_line, tell, warnings_as
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import (
-    RECIPE_SETTINGS,
+    RECIPE_SETTINGS_HELP,
     AsJson,
     Device,
     Plugins,
@@ -120,7 +120,7 @@ def fit_command(
         typer.Option(
             "--set",
             help="With --train-backbone, change a setting of the recipe, such as --set epochs=5; repeatable. "
-            + RECIPE_SETTINGS,
+            + RECIPE_SETTINGS_HELP,
             show_default=False,
         ),
     ] = None,

@@ -30,7 +30,7 @@ Precision = Annotated[
     str,
     typer.Option(help="Of the backbone: auto, float32 or bfloat16; auto takes bfloat16 on GPUs that have it."),
 ]
-RECIPE_SETTINGS = "The settings: " + ", ".join(SETTINGS) + "."
+RECIPE_SETTINGS_HELP = "The settings: " + ", ".join(SETTINGS) + "."
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 Plugins = Annotated[
     list[Path] | None,

@@ -9,7 +9,7 @@ from rich.table import Table
 from protograph._internal.errors import InputError, unknown_name
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.jobs import Engine, Processes, run_each
-from protograph.cli.options import RECIPE_SETTINGS, AsJson, Device, Root, find_device, parse_changes
+from protograph.cli.options import RECIPE_SETTINGS_HELP, AsJson, Device, Root, find_device, parse_changes
 from protograph.paper.grid import OTHER_TABLES, Selection, plan_tasks
 from protograph.paper.ledger import entry_path, lock_ledger, read_ledger, table_path
 from protograph.paper.published import TITLES
@@ -67,7 +67,8 @@ Changes = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help=f"Change a setting of the recipe for all cells that use it, such as --set epochs=5; repeatable. {RECIPE_SETTINGS}",
+        help="Change a setting of the recipe for all cells that use it, such as --set epochs=5; repeatable. "
+        + RECIPE_SETTINGS_HELP,
         show_default=False,
     ),
 ]

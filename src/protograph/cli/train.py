@@ -12,7 +12,7 @@ from protograph._internal.errors import InputError, unknown_name
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.jobs import JOB, arguments, run_all
 from protograph.cli.options import (
-    RECIPE_SETTINGS,
+    RECIPE_SETTINGS_HELP,
     AsJson,
     Device,
     Plugins,
@@ -88,7 +88,7 @@ def train_command(
         list[str] | None,
         typer.Option(
             "--set",
-            help=f"Change a setting of the recipe, such as --set epochs=5, in both stages; repeatable. {RECIPE_SETTINGS}",
+            help=f"Change a setting of the recipe, such as --set epochs=5, in both stages; repeatable. {RECIPE_SETTINGS_HELP}",
             show_default=False,
         ),
     ] = None,

@@ -24,7 +24,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000")  # some others start programs to be decoded
 HEIC_OR_AVIF = frozenset((".heic", ".heif", ".hif", ".avif"))  # suffixes of formats that not every installation can read
 LONGEST_BRANDS = 256  # bytes at the start of a HEIC or AVIF file that are looked through
-MAX_BYTES = 256_000_000  # of an image file
+MAX_IMAGE_BYTES = 256_000_000  # of an image file
 MAX_PIXELS = 64_000_000  # a larger image is a mistake or an attack; a photograph has a third
 
 
@@ -47,8 +47,8 @@ def read_content(file: str) -> bytes:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is a pipe or a device, not a file")
-    if status.st_size > MAX_BYTES:
-        raise ValueError(f"its {status.st_size:,} bytes are more than {MAX_BYTES:,}")
+    if status.st_size > MAX_IMAGE_BYTES:
+        raise ValueError(f"its {status.st_size:,} bytes are more than {MAX_IMAGE_BYTES:,}")
     with open(file, "rb") as opened:  # noqa: PTH123
         return opened.read()
 

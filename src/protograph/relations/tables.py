@@ -13,15 +13,15 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 
-MAX_BYTES = 16_000_000_000  # of a file; the largest word vectors have a third
+MAX_TABLE_BYTES = 16_000_000_000  # of a file; the largest word vectors have a third
 
 
 def require_file(path: Path, formats: str) -> None:
     """Raise an `InputError` that names the formats of files if there is no file at the path, or if it is too large."""
     if not path.is_file():
         raise InputError(f"no relation file at {path}: give {formats}")
-    if (size := path.stat().st_size) > MAX_BYTES:
-        raise InputError(f"the relation file {path} has {size:,} bytes, more than {MAX_BYTES:,}: give a smaller one")
+    if (size := path.stat().st_size) > MAX_TABLE_BYTES:
+        raise InputError(f"the relation file {path} has {size:,} bytes, more than {MAX_TABLE_BYTES:,}: give a smaller one")
 
 
 def read_rows(path: Path) -> list[list[str]]:

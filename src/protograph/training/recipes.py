@@ -197,9 +197,9 @@ class RecipeSource:
     summary: str = ""
 
 
-PAPER_DATASETS = ("mini-imagenet", "cub", "cub-stratified")
+BENCHMARKS = ("mini-imagenet", "cub", "cub-stratified")
 CUB = ("cub", "cub-stratified")
-DEFAULT_RECIPES = dict.fromkeys(PAPER_DATASETS, "paper")  # by dataset; the others' default is "demo"
+DEFAULT_RECIPES = dict.fromkeys(BENCHMARKS, "paper")  # by dataset; the others' default is "demo"
 RECIPES: dict[str, RecipeSource] = {}
 
 
@@ -296,7 +296,7 @@ def default_recipe_name(dataset: str) -> str:
 
 def default_backbone(dataset: str, recipe: str) -> str:
     """Return the name of the backbone that a dataset's runs have by default with a recipe."""
-    if recipe == "strong" and dataset in PAPER_DATASETS:
+    if recipe == "strong" and dataset in BENCHMARKS:
         return "conv4-128-mirror"  # the wide reading of the paper's network; mirror images help as much as the width
     return DATASETS.get(dataset, IN_MEMORY).backbone
 
