@@ -129,7 +129,7 @@ def speed() -> str:
     rows = [
         ["training steps of `fast`", f"{best[5]} images a second, {best[7]} times PyTorch's own layers, compiled"],
         [
-            "beside a loop as other libraries have it",
+            "speed-up over a loop as other few-shot libraries write it",
             f"{ratios['training']} times as fast in training, {ratios['evaluation']} in evaluation",
         ],
         ["600 test episodes", f"{_rows('evaluation')[0][5]} s"],

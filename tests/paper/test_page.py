@@ -42,7 +42,7 @@ def test_the_page_has_cells_claims_gaps_and_what_the_figure_lacks(results: Path)
 
 def test_the_page_has_the_order_of_the_file_and_ends_with_figures(results: Path) -> None:
     titles = [block.text for block in results_document(results, None, Silent()) if isinstance(block, Heading)]
-    assert titles == ["Results", "The cells", "The paper's claims", "Known gaps", "How to make it again", "Figures"]
+    assert titles == ["Results", "The cells", "The paper's claims", "Known gaps", "How to reproduce it", "Figures"]
 
 
 @pytest.mark.slow

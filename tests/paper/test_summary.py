@@ -34,7 +34,7 @@ def test_the_verdict_counts_cells_and_means(tmp_path: Path) -> None:
     shifts = {AUX: [1.0, 3.0], replace(FC, shots=5): [5.0, 5.0], FC: [-4.0, -4.0], SPLIT: [-1.2, -1.2]}  # the last one: allowed
     text = text_of(make_ledger(tmp_path / "results", beside_paper(shifts)))
     assert (
-        "- **By the `fast` recipe, 3 of 4 cells reach the paper's numbers** (2 seeds): 1 of 1 on miniImageNet and 2 of 3 on "
+        "- **With the `fast` recipe, 3 of 4 cells reach the paper's numbers** (2 seeds): 1 of 1 on miniImageNet and 2 of 3 on "
         "CUB. On average, Joint-Joint is 1.2 points below the paper's on miniImageNet and 1.0 points above the paper's on "
         "CUB.\n"
     ) in text
@@ -81,9 +81,9 @@ def test_recipes_whose_numbers_stand_beside_the_paper_s_say_what_they_are(tmp_pa
     text = text_of(make_ledger(tmp_path / "results", {(FC, recipe): {"h_mean": [60.0]} for recipe in RECIPE_TEXTS}))
     for recipe, training in RECIPE_TEXTS.items():
         assert f"- `{recipe}`: {training}. " in text
-    for addition in ("scaled", "stretched", "recoloured", "erased", "128 channels", "mirror image", "20 classes"):
+    for addition in ("scaled", "stretched", "recoloured", "erased", "128 channels", "horizontal flip", "20 classes"):
         assert addition in RECIPE_TEXTS["strong"]
-    assert "By the `strong` recipe, which is not like for like, " in text
+    assert "With the `strong` recipe, which is not like for like, " in text
 
 
 def test_claims_have_one_word_each(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_number_of_others_that_both_are_held_against_cancels_out(tmp_path: Pat
 def test_where_cells_are_missing_nothing_is_said_of_the_size_of_an_effect(tmp_path: Path) -> None:
     own = {name: [42.0] for name in ("joint_joint", "h_mean")}
     pair = {(Cell("cub", 1, variant), "fast"): own for variant in ("gcgpn-aux", "gcgpn-aux-sn")}
-    (found,) = findings(tmp_path, "all relations", pair)
+    (found,) = findings(tmp_path, "relations among all classes", pair)
     assert (found.ours.missing, len(found.ours.means), found.gaps) == (2, 2, {})
 
 
@@ -192,7 +192,7 @@ def test_a_conclusion_holds_fails_waits_or_stays_undecided(tmp_path: Path) -> No
 def test_one_certain_contradiction_decides_although_cells_are_missing(tmp_path: Path) -> None:
     pair = [Cell("cub", 1, variant) for variant in ("gcgpn-aux", "gcgpn-aux-sn")]
     values = {(cell, "fast"): {"h_mean": [value]} for cell, value in zip(pair, (40.0, 44.0), strict=True)}
-    (found,) = findings(tmp_path, "all relations", values)
+    (found,) = findings(tmp_path, "relations among all classes", values)
     assert (found.ours.verdict, found.ours.missing) == ("contradicted", 2)
     assert "2 without cells" in str(found.ours)
 
@@ -229,7 +229,7 @@ def test_what_is_generally_so_needs_more_than_half(tmp_path: Path) -> None:
             place = distances.index(cell) if cell in distances else -1
             gain = 0.0 if place < 0 else 2.0 if place < winning else -2.0 if place < winning + losing else 0.1
             values[cell, "fast"] = {"joint_joint": [40.0 + gain], "h_mean": [40.0 + gain]}
-        (found,) = findings(tmp_path / f"{winning}-{losing}", "distance", values)
+        (found,) = findings(tmp_path / f"{winning}-{losing}", "l2 distance", values)
         assert found.ours.verdict == verdict
 
 

@@ -35,7 +35,7 @@ def evaluate_command(
     ] = "auto",
     unknown: Annotated[
         bool,
-        typer.Option("--unknown", help="Also measure how well images of classes outside the episode are told from its own."),
+        typer.Option("--unknown", help="Also measure the AUROC of the episode's images against images of other classes."),
     ] = False,
     balance: Annotated[
         bool,

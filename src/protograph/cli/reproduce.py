@@ -43,15 +43,15 @@ Tables = Annotated[
     ),
 ]
 RecipeName = Annotated[
-    str | None, typer.Option("--recipe", help=f"How to train: {', '.join(RECIPES)}. (default: fast; letters: demo)")
+    str | None,
+    typer.Option("--recipe", help=f"How to train: {', '.join(RECIPES)}. (default: fast, but see --seeds; letters: demo)"),
 ]
 Seeds = Annotated[
     int | None,
     typer.Option(
         "--seeds",
-        help="The number of seeds of every cell. (default: 1. If neither --recipe nor --seeds is given, every cell is trained "
-        "once; then come further seeds and the paper recipe, starting with the cells that the paper argues with, and last the "
-        "strong recipe)",
+        help="Seeds per cell. (default: 1. With neither --recipe nor --seeds, every cell is trained once by fast; then come "
+        "more seeds and the paper recipe, key cells first, and last the strong recipe)",
         show_default=False,
     ),
 ]
@@ -101,7 +101,7 @@ def reproduce_command(
 ) -> None:
     """Train the paper's tables, or a part of them, and compare the measures with the published ones.
 
-    Every finished cell is stored under --results. At the end, RESULTS.md beside it sums up the cells and the verdicts on the
+    Every finished run is stored under --results. At the end, RESULTS.md beside it sums up the cells and the verdicts on the
     paper's claims, and CSV files under --results have all numbers. If interrupted, the same command continues and skips
     finished cells. A failed run does not stop the others.
 

@@ -95,8 +95,8 @@ def train_command(
     config: Annotated[
         Path | None,
         typer.Option(
-            help=f"A TOML file with any of these options: {', '.join(SETTINGS)}; and changes to the recipe in a table of that "
-            "name. Options given here win.",
+            help=f"A TOML file with any of these options: {', '.join(SETTINGS)}. A table [recipe] instead of the option "
+            "changes settings of the recipe that it names by `base`. Options on the command line win.",
             show_default=False,
         ),
     ] = None,

@@ -154,12 +154,12 @@ CONCLUSIONS = (
         "mean",
     ),
     Conclusion(
-        "the auxiliary operators help beside side information",
+        "the auxiliary operators help in addition to side information",
         "GcGPN gains by them on miniImageNet at both K, and improvements are observed on CUB",
         _pairs([("gcgpn-aux", "gcgpn"), ("gcgpn-aux-split", "gcgpn-split")]),
     ),
     Conclusion(
-        "the auxiliary operators help beside relations computed from prototypes",
+        "the auxiliary operators help in addition to relations computed from prototypes",
         "they increase performance overall",
         _pairs([("gcgpn-cos-aux", "gcgpn-cos"), ("gcgpn-l2-aux", "gcgpn-l2")]),
         "mean",
@@ -180,7 +180,7 @@ CONCLUSIONS = (
         _pairs([("gcgpn-aux-fc", "gcgpn-aux")], ("cub",), (1,)),
     ),
     Conclusion(
-        "distance is slightly better than cosine",
+        "l2 distance is slightly better than cosine",
         "generally, L2 seems to have a slight advantage",
         _pairs([("gcgpn-l2", "gcgpn-cos"), ("gcgpn-l2-aux", "gcgpn-cos-aux")]),
         "most",
@@ -236,7 +236,7 @@ CONCLUSIONS = (
         _pairs([("gcgpn-aux-split", "dfslwof-att")], ("mini-imagenet",), (5,), claim="not below"),
     ),
     Conclusion(
-        "all relations are better than relations from seen to novel classes alone",
+        "relations among all classes are better than relations from seen to novel classes alone",
         "restricting the graph to relations from seen to novel classes harms the performance on CUB",
         _pairs([("gcgpn-aux", "gcgpn-aux-sn")], ("cub",)),
     ),

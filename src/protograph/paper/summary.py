@@ -23,10 +23,10 @@ MARKER = "<!-- Written by `protograph reproduce`. -->\n\n"  # how every file beg
 EARLIER_MARKER = "# Results\n\nMade from the ledger in "
 RECIPE_TEXTS = {
     "paper": "the paper's training",
-    "fast": "the paper's model and data augmentation, with a tenth to a fifth of its training, in larger steps",
+    "fast": "the paper's model and data augmentation, with a tenth to a fifth of its training, in larger batches",
     "strong": "not like for like: mostly trained longer than by `fast`; training images are also scaled, stretched, "
-    "recoloured and partly erased; 128 channels in every block; features in evaluation are the mean of an image's and its "
-    "mirror image's; PN+ trains on episodes of 20 classes; on miniImageNet, GcGPN starts from a trained cosine classifier",
+    "recoloured and partly erased; 128 channels in every block; evaluation averages the features of an image and its "
+    "horizontal flip; PN+ trains on episodes of 20 classes; on miniImageNet, GcGPN starts from a trained cosine classifier",
 }
 BEYOND_PAPER = ("strong",)  # recipes with additions that the paper did not have
 DATASET_TITLES = {"mini-imagenet": TITLES["mIN"], "cub": TITLES["CUB"]}
@@ -107,7 +107,7 @@ def summary_blocks(ledger: Mapping[Task, Entry], findings: Sequence[Finding], re
         blocks += [Heading(2, "The paper's claims"), *_claims(findings)]
     if gaps := read_gaps(results):
         blocks += [Heading(2, "Known gaps"), Bullets(tuple(f"**{plain(title)}** {plain(answer)}" for title, answer in gaps))]
-    return [*blocks, Heading(2, "How to make it again"), *_again(ledger, bool(reference), results)]
+    return [*blocks, Heading(2, "How to reproduce it"), *_again(ledger, bool(reference), results)]
 
 
 def _verdict(known: KnownScores) -> list[Block]:
@@ -134,7 +134,7 @@ def _reached(recipe: str, cells: Mapping[Cell, Scores]) -> str:
             gaps.append(f"{abs(gap):.1f} points {'above' if gap >= 0 else 'below'} the paper's on {title}")
     beyond = ", which is not like for like" if recipe in BEYOND_PAPER else ""
     return (
-        f"**By the `{recipe}` recipe{beyond}, {len(cells) - len(short)} of {len(cells)} cells reach the paper's numbers** "
+        f"**With the `{recipe}` recipe{beyond}, {len(cells) - len(short)} of {len(cells)} cells reach the paper's numbers** "
         f"({_seed_text(cells.values())}): {' and '.join(counts)}. On average, Joint-Joint is {' and '.join(gaps)}."
     )
 
@@ -168,7 +168,7 @@ def _cells(known: KnownScores, reference: Sequence[Cell]) -> list[Block]:
         "are allowed."
         for dataset, points in ALLOWANCE.items()
     )
-    rule = "✓: the cell reaches the paper, that is, both means are at least the paper's value minus its 95 % interval."
+    rule = "✓: the cell reaches the paper, that is, both means reach the lower end of the paper's 95 % interval."
     narrow = tuple(_narrow(recipe, cells) for recipe, cells in _paper_cells(known).items())
     return [Paragraph(f"{explained} {rule}{allowances}"), table, Bullets(narrow)]
 
@@ -230,10 +230,10 @@ def _again(ledger: Mapping[Task, Entry], of_paper: bool, results: Path) -> list[
     planned = ""
     if of_paper:
         tasks = {task for stage in grid_stages().values() for task in stage}
-        planned = f" {len(tasks & ledger.keys())} of the {len(tasks)} runs of the full plan are finished."
+        planned = f" {len(tasks & ledger.keys())} of the {len(tasks)} planned runs are finished."
     text = (
-        f"`{command}` trains what is missing in the ledger `{folder}/`, which holds {runs}, and writes this file. With "
-        f"`--table-only` it only writes the file.{planned}"
+        f"`{command}` trains the runs that are missing from the ledger `{folder}/`, which holds {runs}, and writes this file. "
+        f"`--table-only` only writes it.{planned}"
     )
     files = tuple(f"`{folder}/{name}`: {text}" for name, text in FILES.items() if (results / name).exists())
     listed: list[Block] = [Paragraph("Everything else is in these files:"), Bullets(files)] if files else []
