@@ -42,6 +42,14 @@ def test_the_verdict_counts_cells_and_means(tmp_path: Path) -> None:
     assert "Without the allowance, 2 reach it." in text
 
 
+def test_a_recipe_of_fewer_cells_is_compared_on_the_same_cells(tmp_path: Path) -> None:
+    values = beside_paper({AUX: [1.0], FC: [5.0]})
+    values[AUX, "paper"] = {name: [measure.mean + 2] for name, measure in published()[AUX].items()}
+    text = text_of(make_ledger(tmp_path / "results", values))
+    assert "Joint-Joint is 3.0 points above the paper's on CUB." in text
+    assert "Joint-Joint is 2.0 points above the paper's on CUB (`fast` on the same cells: 1.0 points above)." in text
+
+
 def test_every_cell_stands_beside_the_paper(tmp_path: Path) -> None:
     shifts = {AUX: [2.0], SPLIT: [-5.0]}
     values = {**beside_paper(shifts), (AUX, "strong"): {"h_mean": [70.0], "joint_joint": [71.0]}}

@@ -115,7 +115,8 @@ def _verdict(known: KnownScores) -> list[Block]:
     of_paper = _paper_cells(known)
     if not of_paper:
         return []
-    return [Bullets(tuple(_reached(recipe, cells) for recipe, cells in of_paper.items()))]
+    widest = next(iter(of_paper.items()))
+    return [Bullets(tuple(_reached(recipe, cells, *widest) for recipe, cells in of_paper.items()))]
 
 
 def _paper_cells(known: KnownScores) -> dict[str, dict[Cell, Scores]]:
@@ -124,19 +125,26 @@ def _paper_cells(known: KnownScores) -> dict[str, dict[Cell, Scores]]:
     return dict(sorted(((recipe, cells) for recipe, cells in ours.items() if cells), key=lambda item: -len(item[1])))
 
 
-def _reached(recipe: str, cells: Mapping[Cell, Scores]) -> str:
-    short = shortfalls(cells)
+def _reached(recipe: str, cells: Mapping[Cell, Scores], widest: str, widest_cells: Mapping[Cell, Scores]) -> str:
+    """Say how far a recipe gets and, if it has fewer cells than the widest one, how far that one gets on them."""
+    short, shared = shortfalls(cells), {cell: widest_cells[cell] for cell in cells if cell in widest_cells}
     counts, gaps = [], []
     for dataset in PAPER_DATASETS:
         if of_dataset := [cell for cell in cells if cell.dataset == dataset]:
             gap, title = fmean(measure_gaps(cells, dataset, "joint_joint")), DATASET_TITLES[dataset]
             counts.append(f"{sum(cell not in short for cell in of_dataset)} of {len(of_dataset)} on {title}")
-            gaps.append(f"{abs(gap):.1f} points {'above' if gap >= 0 else 'below'} the paper's on {title}")
+            gaps.append(f"{_points(gap)} the paper's on {title}")
+            if len(cells) < len(widest_cells) and (others := measure_gaps(shared, dataset, "joint_joint")):
+                gaps[-1] += f" (`{widest}` on the same cells: {_points(fmean(others))})"
     beyond = ", which is not like for like" if recipe in BEYOND_PAPER else ""
     return (
         f"**With the `{recipe}` recipe{beyond}, {len(cells) - len(short)} of {len(cells)} cells reach the paper's numbers** "
         f"({_seed_text(cells.values())}): {' and '.join(counts)}. On average, Joint-Joint is {' and '.join(gaps)}."
     )
+
+
+def _points(gap: float) -> str:
+    return f"{abs(gap):.1f} points {'above' if gap >= 0 else 'below'}"
 
 
 def _cells(known: KnownScores, reference: Sequence[Cell]) -> list[Block]:
