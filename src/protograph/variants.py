@@ -25,6 +25,7 @@ from protograph.nn.operators import (
     DifferenceSimilarity,
     Identity,
     KeySimilarity,
+    Mapped,
     Operator,
     Power,
     PrototypeSimilarity,
@@ -40,6 +41,7 @@ from protograph.nn.operators import (
 Objective = Literal["joint", "few-shot", "classify", "none"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 CLASSIFIERS = ("cosine", "squared-l2")
+RELATION_KINDS = ("relation", "mapped")  # kinds of operators that use side information
 PARTS = ("backbone", "prototypes", "operators", "graph", "classifier")  # of a model, as `Variant.frozen` names them
 
 
@@ -139,7 +141,7 @@ class Variant:
     @property
     def needs_relation(self) -> bool:
         """Whether it uses side information."""
-        return any(op.kind == "relation" for op in self.operators)
+        return any(op.kind in RELATION_KINDS for op in self.operators)
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ def renew_relations(model: GraphPrototypeNetwork, variant: Variant, similarities
     seen, features = model.prototypes.shape
     parts = Parts(seen, features, similarities)
     fresh = iter(
-        [new for op in variant.operators if op.kind == "relation" for new in _build_operators(op, parts, variant.name)]
+        [new for op in variant.operators if op.kind in RELATION_KINDS for new in _build_operators(op, parts, variant.name)]
     )
     for place, operator in enumerate(model.operators):
         if uses_relation(operator):
@@ -246,7 +248,7 @@ def uses_relation(operator: nn.Module) -> bool:
 def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:
     if op.kind not in OPERATORS:
         raise unknown_name("operator", op.kind, OPERATORS)
-    if op.kind == "relation" and not parts.similarities:
+    if op.kind in RELATION_KINDS and not parts.similarities:
         raise InputError(
             f"variant '{variant}' needs side information: give --relations (such as wordnet), or use gcgpn-cos-aux or aux-only"
         )
@@ -275,6 +277,11 @@ def _relation(
     return operators
 
 
+def _mapped(parts: Parts, kappa: float = 1.0, ridge: float = 0.3) -> list[Operator]:
+    """One operator per relation."""
+    return [Mapped(SideInformation(matrix), kappa, ridge, f"mapped-{name}") for name, matrix in parts.similarities.items()]
+
+
 def _computed(label: str, similarity: Callable[..., Similarity], start: float = 1.0) -> OperatorKind:
     """A softmax over similarities that are computed from the episode."""
 
@@ -288,6 +295,7 @@ def _computed(label: str, similarity: Callable[..., Similarity], start: float = 
 
 register_operator("identity", lambda parts: Identity())
 register_operator("relation", _relation)
+register_operator("mapped", _mapped)
 register_operator("cos", _computed("cos", lambda parts, **more: PrototypeSimilarity("cosine", **more)))
 register_operator("l2", _computed("l2", lambda parts, **more: PrototypeSimilarity("l2", **more)))
 register_operator("transformed", _computed("transformed", lambda parts, **more: TransformedSimilarity(parts.features, **more)))
@@ -343,6 +351,7 @@ for _variant in (
     Variant("gcgpn-aux-split", (RELATION.split(), *AUX), "side information, its four blocks apart, and the auxiliary pair"),
     Variant("gcgpn-aux-fc", (RELATION, *AUX), "gcgpn-aux with full transforms", theta="full"),
     Variant("gcgpn-aux-sn", (RELATION.only("sn"), *AUX), "gcgpn-aux with relations from seen to novel only"),
+    Variant("gcgpn-mapped", (Op("mapped"),), "side information as a linear map to prototypes, by a weight that falls with K"),
     Variant("gcgpn-cos", (COS,), "cosine of prototypes"),
     Variant("gcgpn-cos-aux", (COS, *AUX), "cosine of prototypes and the auxiliary pair"),
     Variant("gcgpn-l2", (L2,), "distance of prototypes"),

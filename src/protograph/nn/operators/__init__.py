@@ -15,6 +15,7 @@ from protograph.nn.operators.difference_similarity import DifferenceSimilarity
 from protograph.nn.operators.edges import Edges
 from protograph.nn.operators.identity import Identity
 from protograph.nn.operators.key_similarity import KeySimilarity
+from protograph.nn.operators.mapped import Mapped, mapped_weights
 from protograph.nn.operators.power import Power
 from protograph.nn.operators.prototype_similarity import PrototypeSimilarity, SimilarityMeasure, pairwise
 from protograph.nn.operators.shot_attention import ShotAttention
@@ -32,6 +33,7 @@ __all__ = [
     "Edges",
     "Identity",
     "KeySimilarity",
+    "Mapped",
     "Operator",
     "Power",
     "PrototypeSimilarity",
@@ -44,6 +46,7 @@ __all__ = [
     "Weights",
     "block_region",
     "components",
+    "mapped_weights",
     "mean_over_shots",
     "pairwise",
     "region",
