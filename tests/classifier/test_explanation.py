@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -194,18 +195,25 @@ def values(one: Nearest) -> dict[tuple[str, str], float]:
     return {(part.name, part.operator): part.value for part in one.parts}
 
 
+@pytest.mark.parametrize("variant", ["gcgpn-cos-aux", None])
 @pytest.mark.parametrize("against", [None, "b"])
-def test_what_speaks_for_a_class_is_a_difference_of_logits(against: str | None) -> None:
-    known = copy.deepcopy(fitted("gcgpn-cos-aux", None)).add_class("new", np.ones((2, D)))
-    known.bias_ = 0.7
+def test_what_speaks_for_a_class_is_a_difference_of_logits(against: str | None, variant: str | None) -> None:
+    if variant is None:
+        known = Classifier(prior="half").fit(*blobs())
+        known.space_.settings = replace(known.space_.settings, power=0.5)
+        known.space_._update()
+    else:
+        known = copy.deepcopy(fitted(variant, None))
+        known.bias_ = 0.7
+    known.add_class("new", np.ones((2, D)))
     features = torch.randn(D)
-    logits = known.space_.logits(features[None], known.bias_)[0].tolist()
+    logits = known.space_.logits(features[None], known.offsets())[0].tolist()
     names = known.space_.names
     for row, name in enumerate(names):
         if name == against:
             continue
         others = [logits[names.index(against)]] if against else [logit for other, logit in enumerate(logits) if other != row]
-        linear = evidence(known.space_, features, known.bias_, row, names.index(against) if against else None)
+        linear = evidence(known.space_, features, known.offsets(), row, names.index(against) if against else None)
         score = sum(float(weight) * float(value) for weight, value in zip(linear.weights, features, strict=True))
         assert score + linear.constant == pytest.approx(logits[row] - sum(others) / len(others), abs=1e-6)
 
@@ -215,7 +223,7 @@ def test_a_single_class_has_nothing_against_it() -> None:
     for name in NAMES[1:]:
         known.remove_class(name)
     features = torch.randn(D)
-    linear = evidence(known.space_, features, 0.0, 0)
+    linear = evidence(known.space_, features, known.offsets(), 0)
     expected = known.space_.logits(features[None], 0.0)[0, 0].item()
     assert (linear.weights @ features.double()).item() + linear.constant == pytest.approx(expected)
 
@@ -224,7 +232,7 @@ def test_a_single_class_has_nothing_against_it() -> None:
 def seeing() -> Classifier:
     """A classifier of images, whose encoder keeps 2 x 2 positions apart."""
     images = [blocks(40, 40, seed % 3, seed) for seed in range(12)]
-    return Classifier(tiny_encoder(size=32), steps=0).fit(images, [f"kind-{seed % 3}" for seed in range(12)])
+    return Classifier(tiny_encoder(size=32)).fit(images, [f"kind-{seed % 3}" for seed in range(12)])
 
 
 @pytest.mark.parametrize(("name", "against"), [(None, None), ("kind-1", None), ("kind-1", "kind-2")])
@@ -249,7 +257,7 @@ def test_a_position_is_credited_with_what_lies_there() -> None:
     plain, marked = np.full((32, 32, 3), 90, np.uint8), np.full((32, 32, 3), 90, np.uint8)
     marked[20:30, 2:12] = 250, 20, 20
     encoder = tiny_encoder(size=32)
-    known = Classifier(encoder, steps=0).fit([plain, plain, marked, marked], ["plain", "plain", "marked", "marked"])
+    known = Classifier(encoder).fit([plain, plain, marked, marked], ["plain", "plain", "marked", "marked"])
     scores = known.heatmap(marked, "marked", "plain").scores
     assert scores.argmax() == 2, "the lower left of four positions"
 

@@ -95,7 +95,7 @@ def test_the_example_is_used_from_python(sizes):
         source.similarities(["crane"])
     labels = np.repeat(["sparrow", "finch", "goose", "crane"], 2)
     with pytest.warns(UserWarning, match="one class is taken as unrelated: relation 'sizes' has no size of class 'crane'"):
-        known = pg.Classifier(steps=1).fit(np.eye(8, dtype=np.float32), labels, source)
+        known = pg.Classifier().fit(np.eye(8, dtype=np.float32), labels, source)
     assert list(known.space_.relations) == ["size"]
 
 
@@ -136,7 +136,7 @@ class Restored(pg.Relation):
 def test_a_relation_that_describes_itself_is_restored_from_a_model_file(tmp_path):
     register_relation("lengths", Restored, restore=lambda values, tensors: Restored(tensors["power"].item()))
     features = np.eye(6, dtype=np.float32)
-    known = pg.Classifier(steps=1).fit(features, list("aabbcc"), {"length": Restored(2.0)})
+    known = pg.Classifier().fit(features, list("aabbcc"), {"length": Restored(2.0)})
     known.save(tmp_path / "one.pg")
     loaded = pg.Classifier.load(tmp_path / "one.pg")
     loaded.add_class("four", features[:1]).add_class("new", features[:1], [3])
@@ -172,6 +172,6 @@ def test_any_object_with_similarities_is_a_relation(toy):
     assert (opened.label, opened.summary, opened.classes, opened.senses(["a"])) == ("duck", "Duck", None, [])
     assert as_relation(opened) is opened
     assert inspect_dataset(replace(toy, relations={"ducks": Duck()})).relations == {"ducks": "Duck"}
-    known = pg.Classifier(steps=1).fit(np.eye(6, dtype=np.float32), list("aabbcc"), Duck())
+    known = pg.Classifier().fit(np.eye(6, dtype=np.float32), list("aabbcc"), Duck())
     with pytest.raises(InputError, match="'duck' takes no attributes of class 'd'"):
         known.add_class("d", np.eye(6, dtype=np.float32)[:1], [1.0])

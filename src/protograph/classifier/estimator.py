@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -26,17 +27,20 @@ from protograph.classifier.fitting import (
     open_run,
     run_relations,
 )
+from protograph.classifier.gaussian_fitting import fit_space
+from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.inputs import as_array, as_images, encode_files
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import as_label, as_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
+from protograph.classifier.prior import check_prior, prior_offsets
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
 from protograph.encoders import Encoder, open_encoder, usual_copies
 from protograph.evaluation.metrics import EvaluationSizes, choose_bias, extract
 from protograph.evaluation.unknown import auroc, check_rate, false_alarm_threshold
 from protograph.nn.backbones import Centred
-from protograph.relations import ClassHint, keep_relations, parse_hints
+from protograph.relations import ClassHint, KeptRelation, keep_relations, parse_hints
 from protograph.training.run_folder import Run
 from protograph.variants import Variant, find_variant
 
@@ -52,7 +56,7 @@ class Predictions:
     Attributes:
         labels: The label [n] of each image, or `unknown_label`.
         probabilities: The probability [n, V] of every class, in the order of `classes_`.
-        likeness: The largest cosine [n] to a prototype, which `threshold_` is compared with.
+        likeness: How like some class each image is [n], which `threshold_` is compared with.
 
     """
 
@@ -64,38 +68,45 @@ class Predictions:
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns new classes from a few examples, without training, beside all it knows.
 
-    Fitting learns a prototype for every class, and how related prototypes help one another, on simulated episodes in which
-    some classes act as new. An added class starts as the mean of its examples; the graph of all classes then updates all
-    prototypes. With fewer than three classes, or a single image in most of them, class means and the graph's initial values
-    are used.
+    By default the classes are Gaussians in features that are whitened by the covariance within classes. A class from few
+    examples is less certain than one from many, and its logits say so; relations say where it is to be expected. What there is
+    to choose is chosen on held-out images and classes of the training data. With a `variant`, fitting learns a prototype for
+    every class, and how related prototypes help one another, on simulated episodes in which some classes act as new; the graph
+    of all classes then updates all prototypes whenever a class is added.
 
     Args:
         encoder: None where X holds feature vectors [n, D]. Otherwise what makes features of images: an `Encoder`, or its
             name, such as "efficientnet-lite0". X then holds paths, PIL images, uint8 arrays [H, W] or [H, W, 3], or tensors
             [C, H, W]; a table of floats is still taken as features.
-        variant: The model, by name: one with the cosine classifier, trained for the joint label space in one stage. The
-            default is gcgpn-aux with relations and gcgpn-cos-aux without.
-        update: "all": adding or removing a class updates all prototypes, as in the paper. "novel": all other prototypes
-            stay exactly as they are; then the order in which classes are added matters.
+        variant: None for the Gaussian model. Otherwise a model of the paper's kind, by name: one with the cosine classifier,
+            trained for the joint label space in one stage, such as gcgpn-aux or gcgpn-cos-aux.
+        update: "all": adding or removing a class updates all prototypes, as in the paper; in the Gaussian model its examples
+            also sharpen the whitening. "novel": all other prototypes stay exactly as they are; then the order in which
+            classes are added matters.
         unknown: A false-alarm rate, such as 0.05. `predict` answers `unknown_label` for images less like any prototype than
-            this share of held-out images of the seen classes. A fifth of each class is held out for it. Classes added from
-            one or two examples lose more of their images, since their prototypes are less like any image.
+            this share of held-out images. In the Gaussian model the limit depends on the number of a class's examples, so that
+            the share is the same for classes from one example and from many.
         unknown_label: The answer for such images.
-        balance: Whether one bias weighs added classes against seen ones. It is chosen with a model that is fitted first
-            without a fifth of the classes, which are new to it.
-        shots: The fewest and the most examples of a class acting as new.
-        copies: The number of augmented copies of each image to train on, where there is an encoder. The default is 4 for
-            networks of this package, and 0 for those trained on more images, which copies do not help.
-        steps: The number of training steps. The default is twice the number of classes, from 50 to 300: with fewer classes,
-            long training hurts new classes sooner.
-        learning_rate: The learning rate of the training.
+        prior: How likely the classes are. "uniform": all are equally likely. "half": half of the images are of added classes.
+            Or a number per class, {label: number}, of which only the ratios count; a class not named counts 1.
+        keep_features: Whether the features of all images are kept, so that `refit` can fit anew.
+        balance: With a variant, whether one bias weighs added classes against seen ones. It is chosen with a model that is
+            fitted first without a fifth of the classes, which are new to it.
+        shots: With a variant, the fewest and the most examples of a class acting as new.
+        copies: With a variant, the number of augmented copies of each image to train on, where there is an encoder. The
+            default is 4 for networks of this package, and 0 for those trained on more images, which copies do not help.
+        steps: With a variant, the number of training steps. The default is twice the number of classes, from 50 to 300: with
+            fewer classes, long training hurts new classes sooner.
+        learning_rate: With a variant, the learning rate of the training.
         seed: The seed of everything that is drawn.
 
     Attributes:
-        classes_: The labels, the fitted ones sorted, then the added ones in the order they were added.
+        classes_: The labels of all classes, sorted.
         prototypes_: The prototypes [V, D] of these classes.
         threshold_: The calibrated threshold on likeness, or None.
         bias_: The calibrated bias on added classes, or 0.
+        kept_: The features of all images by class name, if they are kept.
+        order_: For each of `classes_`, its index in the joint space, whose fitted classes come first.
 
     Examples:
         >>> import numpy as np
@@ -108,10 +119,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     classes_: Array
-    space_: JointSpace
+    space_: JointSpace | GaussianSpace
     encoder_: Encoder | None
     threshold_: float | None
     bias_: float
+    order_: Array
+    kept_: dict[str, Tensor]
 
     def __init__(
         self,
@@ -120,6 +133,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         update: Update = "all",
         unknown: float | None = None,
         unknown_label: Any = "unknown",
+        prior: Any = "uniform",
+        keep_features: bool = False,
         balance: bool = False,
         shots: tuple[int, int] = (1, 5),
         copies: int | None = None,
@@ -132,6 +147,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.update = update
         self.unknown = unknown
         self.unknown_label = unknown_label
+        self.prior = prior
+        self.keep_features = keep_features
         self.balance = balance
         self.shots = shots
         self.copies = copies
@@ -162,12 +179,67 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, targets = np.unique(labels, return_inverse=True)
         names = [str(label) for label in classes]
         self._check_names(names)
-        recipe = fitting_recipe(len(names), self.steps, self.learning_rate)
         kept = keep_relations(relations, names)
-        variant = choose_variant(self.variant, bool(kept))
         rows: dict[int, list[int]] = {class_id: [] for class_id in range(len(names))}
         for row, class_id in enumerate(targets.tolist()):
             rows[class_id].append(row)
+        if self.variant is None:
+            self.bias_ = 0.0
+            self.space_ = fit_space(features, rows, names, kept, self.unknown, self.seed, progress)
+            self.threshold_ = None if self.unknown is None else self.space_.settings.limits[FITTED]
+        else:
+            self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
+        self._set_labels(list(classes), classes.dtype.str)
+        self.kept_ = {name: features[rows[class_id]] for class_id, name in enumerate(names)} if self.keep_features else {}
+        return self
+
+    def refit(self, progress: Progress | None = None) -> Self:
+        """Fit anew on the features that are kept, those of added classes among them, and return the classifier.
+
+        Added classes then count as fitted, except those without examples. It takes a classifier fitted with
+        `keep_features=True`.
+
+        Args:
+            progress: What shows how far the fitting is.
+
+        Raises:
+            InputError: No features are kept.
+
+        """
+        check_is_fitted(self)
+        if not self.kept_ or not isinstance(self.space_, GaussianSpace):
+            raise InputError("the features of its images were not kept: fit with keep_features=True (`fit --keep-features`)")
+        order = [row for row in self.order_.tolist() if self.space_.names[row] in self.kept_]
+        order += [row for row in range(len(self._labels)) if self.space_.names[row] not in self.kept_]
+        names, labels = [self.space_.names[row] for row in order], [self._labels[row] for row in order]
+        fitted = [name for name in names if name in self.kept_]
+        features = torch.cat([self.kept_[name] for name in fitted])
+        ends = torch.tensor([0, *(len(self.kept_[name]) for name in fitted)]).cumsum(0).tolist()
+        rows = {index: list(range(begin, end)) for index, (begin, end) in enumerate(pairwise(ends))}
+        relations = {label: relation.reordered(order) for label, relation in self.space_.relations.items()}
+        self.space_ = fit_space(features, rows, names, relations, self.unknown, self.seed, progress or Silent())
+        self.threshold_ = None if self.unknown is None else self.space_.settings.limits[FITTED]
+        self._set_labels(labels, self.classes_.dtype.str)
+        return self
+
+    def _keep(self, name: str, features: Tensor) -> None:
+        """Keep the features [K, D] of a class's new examples, if features are kept."""
+        if self.kept_ and len(features):
+            self.kept_[name] = torch.cat([self.kept_.get(name, features[:0]), features])
+
+    def _fit_variant(
+        self,
+        named: str | Variant,
+        features: Tensor,
+        copies: Tensor | None,
+        rows: dict[int, list[int]],
+        names: Sequence[str],
+        kept: Mapping[str, KeptRelation],
+        progress: Progress,
+    ) -> None:
+        """Train prototypes and graph block of a variant on features [n, D] with copies [n, R, D], by class."""
+        recipe = fitting_recipe(len(names), self.steps, self.learning_rate)
+        variant = choose_variant(named, bool(kept))
         held_out: dict[int, list[int]] = {}
         if self.unknown is not None:
             rows, held_out = hold_out_share(rows, self.seed)
@@ -176,15 +248,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fit, store = Fit(variant, similarities, recipe, self.steps != 0, shots, self.seed), FeatureStore(features, copies)
         self.bias_ = fit.bias(store, rows, progress) if self.balance else 0.0
         self.space_ = JointSpace(fit.model(store, rows, progress), variant, names, kept)
-        self.classes_ = classes
         self._calibrate(features[[row for images in held_out.values() for row in images]])
-        return self
 
     @classmethod
     def from_run(cls, run: Run | Path | str, dataset: Dataset, progress: Progress | None = None, **parameters: Any) -> Self:
         """Return the classifier of a trained run, with its prototypes, graph block, backbone and relations.
 
-        It answers as `evaluate` measures the run. Its classes are the dataset's seen ones, in the dataset's order.
+        It answers as `evaluate` measures the run. Its classes are the dataset's seen ones.
 
         Args:
             run: The run, or its folder.
@@ -216,7 +286,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model.backbone = Centred(torch.zeros(held_out.shape[1]))
         classifier.n_features_in_ = held_out.shape[1]
         classifier.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
-        classifier.classes_ = np.array(names)
+        classifier._set_labels(list(names), np.array(names).dtype.str)
+        classifier.kept_ = {}
         classifier._calibrate(held_out)
         return classifier
 
@@ -236,14 +307,52 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             InputError: The class exists, or nothing is known of it.
 
         """
+        return self.add_classes({name: examples}, {name: relations})
+
+    def add_classes(self, examples: Mapping[Any, Any], relations: Mapping[Any, Any] | None = None) -> Self:
+        """Add classes from their examples with one update for all, and return the classifier; after an error none is added.
+
+        Args:
+            examples: Images or features [K, D] by label; they may be empty where relations say enough.
+            relations: What is known of a class by label, as in `add_class`.
+
+        Raises:
+            InputError: A class exists, or nothing is known of it.
+
+        """
         check_is_fitted(self)
-        label = as_label(name, self.classes_)
-        self._check_names([str(label)])
-        nothing = isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples)
-        features = torch.zeros(0, self.n_features_in_) if nothing else self._features(self._single(examples))
-        classes = as_labels([*self.classes_.tolist(), label], self.classes_.dtype.str)
-        self.space_.add(str(label), features, self._hints(relations), self._only_new())
-        self.classes_ = classes
+        relations = relations or {}
+        labels = {name: as_label(name, self.classes_) for name in examples}
+        self._check_names([str(label) for label in labels.values()])
+        features = {str(labels[name]): self._examples(given) for name, given in examples.items()}
+        hints = {str(labels[name]): self._hints(relations.get(name)) for name in examples}
+        grown = [*self._labels, *labels.values()]
+        as_labels(grown, self.classes_.dtype.str)  # refuses labels that do not fit before anything changes
+        self.space_.add_all(features, hints, self._only_new())
+        for name, part in features.items():
+            self._keep(name, part)
+        self._set_labels(grown, self.classes_.dtype.str)
+        return self
+
+    def add_examples(self, name: Any, examples: Any) -> Self:
+        """Add examples to a class, fitted or added, without training, and return the classifier.
+
+        Args:
+            name: The label of the class.
+            examples: Images or features [K, D].
+
+        Raises:
+            InputError: There is no such class, or it was learned by training a variant.
+
+        """
+        check_is_fitted(self)
+        label = str(as_label(name, self.classes_))
+        self.space_.index(label)
+        features = self._examples(examples)
+        if not len(features):
+            raise InputError(f"no examples are given for class '{name}': give at least one")
+        self.space_.add_examples(label, features, self._only_new())
+        self._keep(label, features)
         return self
 
     def add_held_out(self, dataset: Dataset, root: Path, progress: Progress | None = None) -> Self:
@@ -282,33 +391,35 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent())
 
     def remove_class(self, name: Any) -> Self:
-        """Remove a class, fitted or added, and return the classifier. The others keep their order."""
+        """Remove a class, fitted or added, and return the classifier."""
         check_is_fitted(self)
         name = str(as_label(name, self.classes_))
         index = self.space_.index(name)
         self.space_.remove(name, self._only_new())
-        self.classes_ = np.delete(self.classes_, index)
+        self.kept_.pop(name, None)
+        self._set_labels([*self._labels[:index], *self._labels[index + 1 :]], self.classes_.dtype.str)
         return self
 
     def rename_class(self, old: Any, new: Any) -> Self:
-        """Rename a class and return the classifier. Its position and its prototype stay."""
+        """Rename a class and return the classifier. Its prototype stays."""
         check_is_fitted(self)
         old, label = str(as_label(old, self.classes_)), as_label(new, self.classes_)
         index = self.space_.index(old)
         self._check_names([str(label)])
-        labels = self.classes_.tolist()
+        labels = list(self._labels)
         labels[index] = label
-        classes = as_labels(labels, self.classes_.dtype.str)
+        as_labels(labels, self.classes_.dtype.str)
         self.space_.rename(old, str(label))
-        self.classes_ = classes
+        if old in self.kept_:
+            self.kept_[str(label)] = self.kept_.pop(old)
+        self._set_labels(labels, self.classes_.dtype.str)
         return self
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label [n] of each image, or `unknown_label` where its likeness to every class is below the threshold."""
         check_is_fitted(self)
-        features = self._features(X)
-        likeness = None if self.threshold_ is None else self.space_.likeness(features)
-        return self._labels(self.space_.logits(features, self.bias_), likeness)
+        best, likeness = self.space_.answers(self._features(X), self.offsets())
+        return self._named(best, likeness)
 
     def predictions(self, X: Any) -> Predictions:  # noqa: N803
         """Return labels, probabilities and likeness of images, computed in one pass.
@@ -319,13 +430,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         features = self._features(X)
-        logits, likeness = self.space_.logits(features, self.bias_), self.space_.likeness(features)
-        return Predictions(self._labels(logits, likeness), logits.softmax(1).numpy(), likeness.numpy())
+        logits, likeness = self.space_.logits(features, self.offsets()), self.space_.likeness(features)
+        probabilities = logits.softmax(1).numpy()[:, self.order_]
+        return Predictions(self._named(logits.argmax(1), likeness), probabilities, likeness.numpy())
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """Return the probability [n, V] of every class, in the order of `classes_`. "unknown" has none."""
         check_is_fitted(self)
-        probabilities: Array = self.space_.logits(self._features(X), self.bias_).softmax(1).numpy()
+        probabilities: Array = self.space_.logits(self._features(X), self.offsets()).softmax(1).numpy()[:, self.order_]
         return probabilities
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
@@ -336,7 +448,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Array:  # noqa: N803
         """Return logits [n, V]; for two classes, as in scikit-learn, those of the second less those of the first [n]."""
         check_is_fitted(self)
-        logits: Array = self.space_.logits(self._features(X), self.bias_).numpy()
+        logits: Array = self.space_.logits(self._features(X), self.offsets()).numpy()[:, self.order_]
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def explain(self, x: Any, top: int = 5) -> list[Nearest]:
@@ -351,7 +463,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = self._features(self._single(x))
         if len(features) != 1:
             raise InputError(f"explain takes one image at a time, not {len(features)}")
-        return explain(self.space_, features[0], self.bias_, top)
+        return explain(self.space_, features[0], self.offsets(), top)
 
     def heatmap(self, x: Any, name: Any = None, against: Any = None) -> Heatmap:
         """Return which parts of an image speak for a class.
@@ -373,7 +485,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(images) != 1:
             raise InputError(f"heatmap takes one image at a time, not {len(images)}")
         names = (None if label is None else str(as_label(label, self.classes_)) for label in (name, against))
-        return draw_up_heatmap(self.space_, self.encoder_, images[0], self.bias_, *names)
+        return draw_up_heatmap(self.space_, self.encoder_, images[0], self.offsets(), *names)
 
     def relation_share(self, name: Any) -> float:
         """Return the share of a class's prototype, from 0 to 1, that relations bring from other classes, had it come last.
@@ -386,7 +498,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return relation_share(self.space_, self.space_.index(str(as_label(name, self.classes_))))
 
     def unknown_score(self, X: Any) -> Array:  # noqa: N803
-        """Return how like some class each image [n] is: the largest cosine to a prototype, before both are centred."""
+        """Return how like some class each image [n] is, which `threshold_` is compared with.
+
+        It is the largest logit, whatever the prior, and with a variant the largest cosine to a prototype.
+        """
         check_is_fitted(self)
         scores: Array = self.space_.likeness(self._features(X)).numpy()
         return scores
@@ -398,8 +513,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def prototypes_(self) -> Array:
-        """The updated prototypes [V, D]."""
-        prototypes: Array = self.space_.prototypes.numpy()
+        """The updated prototypes [V, D], in the order of `classes_`."""
+        prototypes: Array = self.space_.prototypes.numpy()[self.order_]
         return prototypes
 
     def save(self, path: Path | str) -> None:
@@ -408,14 +523,16 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "encoder"}
         if isinstance(self.variant, Variant):
             parameters["variant"] = asdict(self.variant)
+        if isinstance(self.prior, Mapping):
+            parameters["prior"] = [[label, value] for label, value in self.prior.items()]
         values = {
-            "classes": self.classes_.tolist(),
+            "classes": as_labels(self._labels, self.classes_.dtype.str).tolist(),
             "dtype": self.classes_.dtype.str,
             "parameters": parameters,
             "threshold": self.threshold_,
             "bias": self.bias_,
         }
-        write_model(Path(path), Contents(self.space_, self.encoder_, values))
+        write_model(Path(path), Contents(self.space_, self.encoder_, values, self.kept_))
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -431,9 +548,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(parameters["variant"], Mapping):
             parameters["variant"] = variant_from(parameters["variant"])
         parameters["shots"] = tuple(parameters["shots"])
+        if isinstance(parameters.get("prior"), list):
+            parameters["prior"] = dict(parameters["prior"])
         loaded = cls(encoder=contents.encoder, **parameters)
         loaded.encoder_, loaded.space_ = contents.encoder, contents.space
-        loaded.classes_ = as_labels(values["classes"], values["dtype"])
+        loaded._set_labels(values["classes"], values["dtype"])
+        loaded.kept_ = dict(contents.kept)
         loaded.threshold_, loaded.bias_ = values["threshold"], values["bias"]
         loaded.n_features_in_ = values["features"]
         return loaded
@@ -464,7 +584,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"{len(images)} images have {len(labels)} labels: give one label per image")
             features = self.encoder_.encode(images, progress)
             count = usual_copies(self.encoder_) if self.copies is None else self.copies
-            augmented = count and self.steps != 0
+            augmented = count and self.steps != 0 and self.variant is not None
             copies = self.encoder_.encode_augmented(images, count, self.seed, progress) if augmented else None
             self.n_features_in_ = features.shape[1]
         with warnings.catch_warnings():
@@ -480,10 +600,29 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self.encoder_.encode(images)
         return _as_tensor(validate_data(self, as_array(X), dtype=np.float32, reset=False))
 
-    def _labels(self, logits: Tensor, likeness: Tensor | None) -> Array:
-        """Return the label [n] of images by their logits [n, V] and, where there is a threshold, their likeness [n]."""
-        labels: Array = self.classes_[logits.argmax(1).numpy()]
-        if self.threshold_ is None or likeness is None:
+    def _examples(self, examples: Any) -> Tensor:
+        """Return the features [K, D] of the examples of a class, of which there may be none."""
+        nothing = isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples)
+        return torch.zeros(0, self.n_features_in_) if nothing else self._features(self._single(examples))
+
+    def offsets(self) -> Tensor:
+        """Return what prior and bias add to the logits [V], in the order of the joint space."""
+        offsets = prior_offsets(self.prior, self._labels, self.space_.seen)
+        offsets[self.space_.seen :] += self.bias_
+        return offsets
+
+    def _set_labels(self, labels: Sequence[Any], dtype: str) -> None:
+        """Set the labels of all classes, given in the order of the joint space."""
+        classes = as_labels([label.item() if isinstance(label, np.generic) else label for label in labels], dtype)
+        self._labels = classes.tolist()
+        self.order_ = np.argsort(classes, kind="stable")
+        self._in_space = classes
+        self.classes_ = classes[self.order_]
+
+    def _named(self, best: Tensor, likeness: Tensor) -> Array:
+        """Return the label [n] of images by the index of their best class [n] in the joint space, and their likeness [n]."""
+        labels: Array = self._in_space[best.numpy()]
+        if self.threshold_ is None:
             return labels
         rejected = (likeness < self.threshold_).tolist()
         mixed = [self.unknown_label if reject else label for label, reject in zip(labels.tolist(), rejected, strict=True)]
@@ -515,10 +654,30 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise unknown_name("update", self.update, UPDATES)
         if self.unknown is not None:
             check_rate(self.unknown)
+        check_prior(self.prior)
+        if self.variant is None:
+            self._check_gaussian()
+        elif self.keep_features:
+            raise InputError("keep_features serves to refit the Gaussian model: leave it out, or the variant")
+        elif self.prior != "uniform":
+            raise InputError(
+                f"variant '{self.variant}' learned how likely new classes are from its episodes: leave out the prior, or the "
+                "variant"
+            )
         fewest, most = self.shots
         if not 1 <= fewest <= most:
             raise InputError(f"shots must be the fewest and the most examples of a class acting as new, not {self.shots}")
         self._check_names(names)
+
+    def _check_gaussian(self) -> None:
+        """Raise an `InputError` if a parameter is set that only the training of a variant uses."""
+        usual: dict[str, Any] = {"balance": False, "shots": (1, 5), "steps": None, "learning_rate": 0.2}
+        if self.copies:
+            raise InputError("copies belongs to the training of a variant: leave it out, or name one, such as gcgpn-aux")
+        for name, value in usual.items():
+            if getattr(self, name) != value:
+                way_out = "use prior" if name == "balance" else "name one, such as gcgpn-aux"
+                raise InputError(f"{name} belongs to the training of a variant: leave it out, or {way_out}")
 
     def _only_new(self) -> bool:
         if self.update not in UPDATES:
@@ -527,7 +686,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _hints(self, relations: Any) -> dict[str, ClassHint]:
         if relations is not None and not self.space_.relations:
-            raise InputError(f"variant '{self.space_.variant.name}' uses no side information: leave out the relations")
+            reason = "was fitted without relations"
+            if isinstance(self.space_, JointSpace) and not self.space_.variant.needs_relation:
+                reason = f"is of variant '{self.space_.variant.name}', which uses no relations"
+            raise InputError(
+                f"this classifier {reason}, so it cannot be told how a class relates: fit it with relations, such as wordnet"
+            )
         return parse_hints(relations, self.space_.relations)
 
     def _check_names(self, names: Sequence[str]) -> None:

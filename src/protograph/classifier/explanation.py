@@ -1,7 +1,7 @@
 """Why an image was assigned to a class.
 
-Its cosine to a prototype is split by the terms of the graph layer that made the prototype. What speaks for the class and
-against others is split by the positions of the image.
+Its score is split by the terms of the sum that made the prototype: the cosine to the prototype for a trained variant, the
+logit for the Gaussian model. What speaks for the class and against others is split by the positions of the image.
 
 Shapes: V classes, D features, C channels, H x W pixels, h x w positions.
 """
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
+from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.joint_space import JointSpace
 from protograph.encoders import Encoder, SpatialEncoder
 from protograph.nn.classify import normalise
@@ -23,7 +24,10 @@ from protograph.nn.graph import GraphLayer
 from protograph.nn.operators import Context, Operator, Weights
 from protograph.variants import uses_relation
 
+EXAMPLES = "examples"  # the part of a class's own examples, by the Gaussian model
+CONSTANT = "constant"  # the part of a logit that no image changes: the length of the prototype, its uncertainty, the prior
 EARLIER = "earlier"  # the part of a prototype that comes from removed classes, or from others before they changed
+SMALLEST_GAP = 1e-4  # between a score and its parts, above which they are not its parts
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Part:
     Attributes:
         name: The class. The contribution of the explained class itself comes from its own examples, or from learning.
         operator: The label of the operator, or `EARLIER`.
-        value: The contribution to the cosine.
+        value: The contribution to the score.
 
     """
 
@@ -48,7 +52,7 @@ class Nearest:
 
     Attributes:
         name: The class of the prototype.
-        score: The cosine, which is the sum of the values of all parts.
+        score: The sum of the values of all parts: a cosine, or the logit.
         logit: The input of the softmax.
         probability: The probability among all classes.
         parts: The contributions, the largest first.
@@ -64,14 +68,16 @@ class Nearest:
 
     @property
     def own(self) -> float:
-        """The sum of the class's own parts; `EARLIER` may come from any class."""
-        return sum(part.value for part in self.parts if part.name == self.name and part.operator != EARLIER)
+        """The sum of the class's own parts; `EARLIER` may come from any class, and `CONSTANT` from none."""
+        return sum(part.value for part in self.parts if part.name == self.name and part.operator not in (EARLIER, CONSTANT))
 
 
 @torch.no_grad()
-def explain(space: JointSpace, features: Tensor, bias: float, top: int) -> list[Nearest]:
-    """Return the `top` prototypes nearest to features [D]."""
-    logits = space.logits(features[None], bias)[0]
+def explain(space: JointSpace | GaussianSpace, features: Tensor, offsets: Tensor | float, top: int) -> list[Nearest]:
+    """Return the `top` prototypes nearest to features [D], with offsets [V] on the logits."""
+    if isinstance(space, GaussianSpace):
+        return _explain_gaussian(space, features, offsets, top)
+    logits = space.logits(features[None], offsets)[0]
     cosines = space.cosines(features[None])[0]
     probabilities = logits.softmax(0)
     query = normalise(space.model.embed(features[None])[0].double())
@@ -99,7 +105,9 @@ class LinearScore:
 
 
 @torch.no_grad()
-def evidence(space: JointSpace, features: Tensor, bias: float, row: int, against: int | None = None) -> LinearScore:
+def evidence(
+    space: JointSpace | GaussianSpace, features: Tensor, offsets: Tensor, row: int, against: int | None = None
+) -> LinearScore:
     r"""Return what speaks for a class and against another one, or against the mean of all others, as a linear score,
 
     .. math:: \ell_n - \ell_m = w \cdot z + b \quad\text{with}\quad
@@ -112,18 +120,23 @@ def evidence(space: JointSpace, features: Tensor, bias: float, row: int, against
     Args:
         space: The joint label space.
         features: The features z of the image [D].
-        bias: The bias on added classes.
+        offsets: The offsets on the logits of the classes [V].
         row: The index of the class n.
         against: The index of the class m; None for the mean of all others.
 
     """
-    prototypes, centre = normalise(space.prototypes.double()), space.centred.centre.double()
-    biases = torch.zeros(len(prototypes), dtype=torch.float64)
-    biases[space.seen :] = bias
+    if isinstance(space, GaussianSpace):
+        prototypes, biases = (part.double() for part in space.linear())
+        biases = biases + offsets
+    else:
+        prototypes, biases = normalise(space.prototypes.double()), offsets.double()
     rivals = [index for index in range(len(prototypes)) if index != row] if against is None else [against]
     difference, constant = prototypes[row], biases[row]
     if rivals:  # a single class has none
         difference, constant = difference - prototypes[rivals].mean(0), constant - biases[rivals].mean()
+    if isinstance(space, GaussianSpace):
+        return LinearScore(*space.whitening.pulled_back(features, difference, constant))
+    centre = space.centred.centre.double()
     length = (features.double() - centre).norm()
     weights = space.temperature / length * difference if length > 0 else torch.zeros_like(difference)
     return LinearScore(weights, (constant - weights @ centre).item())
@@ -151,7 +164,12 @@ class Heatmap:
 
 
 def draw_up_heatmap(
-    space: JointSpace, encoder: Encoder, image: Any, bias: float, name: str | None, against: str | None
+    space: JointSpace | GaussianSpace,
+    encoder: Encoder,
+    image: Any,
+    offsets: Tensor,
+    name: str | None,
+    against: str | None,
 ) -> Heatmap:
     """Return which parts of an image speak for a class.
 
@@ -159,7 +177,7 @@ def draw_up_heatmap(
         space: The joint label space.
         encoder: The encoder of images.
         image: The image.
-        bias: The bias on added classes.
+        offsets: The offsets on the logits of the classes [V].
         name: The class; by default the most probable one.
         against: The class that it is compared with; by default the mean of all others.
 
@@ -170,19 +188,71 @@ def draw_up_heatmap(
     if not isinstance(encoder, SpatialEncoder):
         raise InputError("there is no heatmap: the encoder has no score_map")
     pixels, features = encoder.prepare(image), encoder.encode([image])[0]
-    row = int(space.logits(features[None], bias)[0].argmax()) if name is None else space.index(name)
+    row = int(space.logits(features[None], offsets)[0].argmax()) if name is None else space.index(name)
     rival = None if against is None else space.index(against)
     if rival == row:
         raise InputError(f"'{against}' is the class that the heatmap is of: compare it with another")
-    linear = evidence(space, features, bias, row, rival)
+    linear = evidence(space, features, offsets, row, rival)
     scores = encoder.score_map(pixels, linear.weights).double()
     scores = scores + linear.constant / scores.numel()
     score = (linear.weights @ features.double()).item() + linear.constant
     return Heatmap(space.names[row], against, score, scores, pixels)
 
 
+def _explain_gaussian(space: GaussianSpace, features: Tensor, offsets: Tensor | float, top: int) -> list[Nearest]:
+    logits = space.logits(features[None], offsets)[0]
+    probabilities = logits.softmax(0)
+    query = space.whitening.embed(features[None])[0]
+    nearest = []
+    for row in logits.argsort(descending=True, stable=True)[:top].tolist():
+        logit = logits[row].item()
+        parts = sorted(gaussian_parts(space, row, query, logit), key=lambda part: -abs(part.value))
+        nearest.append(Nearest(space.names[row], logit, logit, probabilities[row].item(), tuple(parts)))
+    return nearest
+
+
+def gaussian_parts(space: GaussianSpace, row: int, query: Tensor, logit: float) -> list[Part]:
+    r"""Return the parts of the logit of one class and an embedded query u [D],
+
+    .. math:: \ell = a \Big(w \, u \cdot \bar x + (1 - w) \sum_m A_m \, u \cdot c_m\Big) + \text{constant},
+
+    where :math:`\bar x` is the mean of the class's examples and A are the weights of fitted prototypes in what relations
+    predict. If the prototype was left as it was while others changed, what it was made of may no longer be known.
+    """
+    name, share = space.names[row], space.own_share(row)
+    product = 2 * space.factor(row) * (space.prototypes[row].double() @ query).item()
+    made = 2 * space.factor(row) * share * (space.whitened_means([row])[0] @ query).item()
+    parts = [Part(name, EXAMPLES, made)] if made else []
+    if share < 1 and space.predicted(row):
+        weights = space.relation_weights([row])[0]
+        values = 2 * space.factor(row) * (1 - share) * weights * (space.prototypes[: space.seen].double() @ query)
+        label = " and ".join(space.settings.relations.labels)
+        parts += [Part(space.names[index], label, value) for index, value in enumerate(values.tolist()) if value]
+    if abs(product - sum(part.value for part in parts)) > SMALLEST_GAP * max(1.0, abs(product)):
+        parts = [Part(name, EARLIER, product)]
+    return [*parts, Part(name, CONSTANT, logit - sum(part.value for part in parts))]
+
+
+def gaussian_relation_share(space: GaussianSpace, row: int) -> float:
+    """Return the share of a class's prototype, by length, that relations bring; a fitted class acts as new from one example."""
+    use = space.settings.relations
+    fitted = row < space.seen
+    if not use.labels or not (fitted or space.related[row - space.seen]):
+        return 0.0
+    count = 1 if fitted else space.examples(row)
+    if count and not use.blended:
+        return 0.0
+    if fitted and space.seen == 1:
+        return 0.0
+    share = count / (count + use.kappa)
+    weights = space.relation_weights([row], left_out=row if fitted else None)[0]
+    predicted = (1 - share) * (weights @ space.prototypes[: space.seen].double()).norm()
+    examples = share * (space.prototypes[row].double() if fitted else space.whitened_means([row])[0]).norm()
+    return (predicted / (predicted + examples)).item() if predicted > 0 else 0.0
+
+
 @torch.no_grad()
-def relation_share(space: JointSpace, row: int) -> float:
+def relation_share(space: JointSpace | GaussianSpace, row: int) -> float:
     r"""Return the share of a class's prototype that other classes would bring through relations if it came last, by length,
 
     .. math:: \frac{\|r\|}{\|r\| + \|c' - r\|} \quad\text{with}\quad
@@ -192,6 +262,8 @@ def relation_share(space: JointSpace, row: int) -> float:
     whatever the direction of r: r contributes at most :math:`\|r\| / \|c'\|` to a cosine to the prototype, which is the same
     for small r.
     """
+    if isinstance(space, GaussianSpace):
+        return gaussian_relation_share(space, row)
     inputs, weights = layer_input(space, space.context_as_new(row))
     last, count = space.model.graph.layers[-1], len(inputs)
     assert isinstance(last, GraphLayer)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
+from protograph.classifier.naming import check_new_name, check_removable, class_index
 from protograph.nn.backbones import Centred
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.model import GraphPrototypeNetwork
@@ -65,14 +66,20 @@ class JointSpace:
 
     def index(self, name: str) -> int:
         """Return the index of a class."""
-        if name not in self.names:
-            raise InputError(f"there is no class '{name}': the classes are {_listed(self.names)}")
-        return self.names.index(name)
+        return class_index(self.names, name)
+
+    @property
+    def summary(self) -> str:
+        """The model in a word."""
+        return self.variant.name
+
+    def examples(self, row: int) -> int | None:
+        """Return the number of examples of a class, by its index; None of a fitted one, whose images are not counted."""
+        return len(self.support[row - self.seen]) if row >= self.seen else None
 
     def add(self, name: str, examples: Tensor, hints: Mapping[str, ClassHint], only_new: bool = False) -> None:
         """Add a class from its examples [K, D] and hints by relation label; `only_new` leaves all other classes as they are."""
-        if name in self.names:
-            raise InputError(f"there is a class '{name}' already: remove or rename it, or choose another name")
+        check_new_name(self.names, name)
         grown, known = {}, False
         for label, relation in self.relations.items():
             grown[label], answered = relation.added(name, self.names, hints.get(label))
@@ -86,11 +93,39 @@ class JointSpace:
         updated = self._updated()
         self.prototypes = torch.cat([self.prototypes, updated[-1:]]) if only_new else updated
 
+    def add_all(
+        self, examples: Mapping[str, Tensor], hints: Mapping[str, Mapping[str, ClassHint]], only_new: bool = False
+    ) -> None:
+        """Add classes from features [K, D] by name; after an error none is added."""
+        before = dict(self.relations), list(self.names), list(self.support), list(self._starts), self.prototypes
+        try:
+            for name, features in examples.items():
+                self.add(name, features, hints.get(name, {}), only_new)
+        except InputError:
+            self.relations, self.names, self.support, self._starts, self.prototypes = before
+            self._renew()
+            raise
+
+    def add_examples(self, name: str, examples: Tensor, only_new: bool = False) -> None:
+        """Add features [K, D] to the examples of an added class; the prototype of a fitted class was learned and stays so."""
+        added = self.index(name) - self.seen
+        if added < 0:
+            raise InputError(
+                f"class '{name}' was learned by training variant '{self.variant.name}', which takes no further examples: fit "
+                "again"
+            )
+        self.support[added] = torch.cat([self.support[added], examples])
+        self._starts[added] = self._start(self.support[added])
+        updated = self._updated()
+        if only_new:
+            prototypes = self.prototypes.clone()
+            prototypes[self.seen + added] = updated[self.seen + added]
+            updated = prototypes
+        self.prototypes = updated
+
     def remove(self, name: str, only_new: bool = False) -> None:
         """Remove a class, seen or added; `only_new` leaves all other prototypes as they are."""
-        index = self.index(name)
-        if len(self.names) == 1:
-            raise InputError(f"class '{name}' is the last one: a classifier needs at least one")
+        index = check_removable(self.names, name)
         added = index - self.seen
         if added < 0:
             self.model.forget(index)
@@ -107,8 +142,7 @@ class JointSpace:
     def rename(self, old: str, new: str) -> None:
         """Rename a class. Nothing else changes."""
         index = self.index(old)
-        if new in self.names:
-            raise InputError(f"there is a class '{new}' already: choose another name for '{old}'")
+        check_new_name(self.names, new)
         self.names[index] = new
 
     def context(self, count: int | None = None) -> Context:
@@ -174,11 +208,13 @@ class JointSpace:
         parts = [(normalise(part.double()) @ prototypes.T).max(1).values for part in torch.split(features, IMAGES_AT_ONCE)]
         return torch.cat(parts)
 
-    def logits(self, features: Tensor, bias: float = 0.0) -> Tensor:
-        """Return the logits [n, V] of features [n, D], with a bias on the added classes."""
-        logits = self.temperature * self.cosines(features)
-        logits[:, self.seen :] += bias
-        return logits
+    def logits(self, features: Tensor, offsets: Tensor | float = 0.0) -> Tensor:
+        """Return the logits [n, V] of features [n, D], with offsets [V] on the classes."""
+        return self.temperature * self.cosines(features) + offsets
+
+    def answers(self, features: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the index [n] of the best class of features [n, D] and the likeness [n]."""
+        return self.logits(features, offsets).argmax(1), self.likeness(features)
 
 
 def _sees_support(model: GraphPrototypeNetwork) -> bool:
@@ -192,8 +228,3 @@ def _padded(support: Sequence[Tensor], empty: Tensor) -> tuple[Tensor, Tensor]:
     for index, examples in enumerate(support):
         padded[0, index, : len(examples)], mask[0, index, : len(examples)] = examples, True
     return padded, mask
-
-
-def _listed(names: Sequence[str], most: int = 10) -> str:
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(f"'{name}'" for name in names[:most]) + rest

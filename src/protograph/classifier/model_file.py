@@ -4,9 +4,12 @@ format, version, protograph    the kind of file, the version of its layout, the 
 classifier                     JSON: classes, variant, parameters, relations, threshold, bias, encoder
 digest                         checksum of that JSON and of all tensors
 
-model.*                        learned prototypes, operators, graph block, temperature
 prototypes                     [V, D], updated
 support                        [n, D] examples of all added classes, one after another
+model.*                        of a variant: learned prototypes, operators, graph block, temperature
+gaussian.*                     of the Gaussian model: class means, the spread within classes, the whitening
+kept                           [n, D] features of all images, if they are kept
+further.I                      [n, D] examples that fitted classes were given later
 relation.I.*                   similarities of the classes, and small tables of the source
 encoder.*                      weights of the encoder, if the file keeps them
 """
@@ -14,7 +17,7 @@ encoder.*                      weights of the encoder, if the file keeps them
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +30,16 @@ from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import CLASSIFIER_PARAMETERS, renamed
 from protograph._internal.sealed import metadata, seal, unseal, with_prefix
 from protograph._version import __version__
+from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettings, GaussianSpace, RelationUse
 from protograph.classifier.joint_space import JointSpace
 from protograph.encoders import Encoder, KeptEncoder, open_encoder
 from protograph.nn.backbones import Centred
+from protograph.nn.whitening import Spread, Whitening
 from protograph.relations import KeptRelation
 from protograph.variants import OPERATORS, Op, Variant, build
 
 FILE_FORMAT = "protograph-classifier"
-FORMAT_VERSION = 2  # of the files this code writes; it reads every version from 1 on
+FORMAT_VERSION = 3  # of the files this code writes; it reads every version from 1 on
 WAIT = 60.0  # seconds that a change waits for one of another process
 
 
@@ -46,12 +51,14 @@ class Contents:
         space: The joint label space.
         encoder: The encoder, or None for a classifier of features.
         values: Plain JSON values.
+        kept: The features [n, D] of all images by class, if they are kept.
 
     """
 
-    space: JointSpace
+    space: JointSpace | GaussianSpace
     encoder: Encoder | None
     values: dict[str, Any]
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def write_model(path: Path, contents: Contents) -> None:
@@ -59,6 +66,38 @@ def write_model(path: Path, contents: Contents) -> None:
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file, such as {path / 'classes.pg'}")
     write_atomically(path, pack(contents))
+
+
+def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
+    """Return the JSON values that only one kind of joint space has."""
+    if isinstance(space, JointSpace):
+        return {"model": "variant", "variant": asdict(space.variant)}
+    settings = asdict(space.settings)
+    for table in ("limits", "sharpness"):
+        settings[table] = [[count, value] for count, value in settings[table].items()]
+    return {
+        "model": "gaussian",
+        "settings": settings,
+        "counts": list(space.fitted.counts),
+        "spread": {"rest": space.fitted.spread.rest, "freedom": space.fitted.spread.freedom},
+        "whitening": {"base": space.whitening.base, "scale": space.scale},
+        "related": space.related,
+        "further": list(space.further),
+    }
+
+
+def _model_tensors(space: JointSpace | GaussianSpace) -> dict[str, Tensor]:
+    """Return the tensors that only one kind of joint space has."""
+    if isinstance(space, JointSpace):
+        return {f"model.{name}": value for name, value in space.model.state_dict().items()}
+    further = {f"further.{index}": examples for index, examples in enumerate(space.further.values())}
+    return further | {
+        "gaussian.means": space.fitted.means,
+        "gaussian.centre": space.fitted.centre,
+        "gaussian.spread": space.fitted.spread.rows,
+        "gaussian.directions": space.whitening.directions.float(),
+        "gaussian.gains": space.whitening.gains.float(),
+    }
 
 
 def read_model(path: Path) -> Contents:
@@ -98,11 +137,14 @@ def pack(contents: Contents) -> bytes:
         "names": space.names,
         "examples": [len(examples) for examples in space.support],
         "features": space.prototypes.shape[1],
-        "variant": asdict(space.variant),
+        **_model_values(space),
         "relations": [relation for relation, _ in described],
         "encoder": None if encoder is None else encoder.description(),
     }
-    tensors = {f"model.{name}": value for name, value in space.model.state_dict().items()}
+    values["kept"] = [[name, len(features)] for name, features in contents.kept.items()]
+    tensors = _model_tensors(space)
+    if contents.kept:
+        tensors["kept"] = torch.cat(list(contents.kept.values()))
     tensors |= {"prototypes": space.prototypes, "support": torch.cat([space.prototypes[:0], *space.support])}
     for index, (_, parts) in enumerate(described):
         tensors |= {f"relation.{index}.{name}": value for name, value in parts.items()}
@@ -130,7 +172,8 @@ def unpack(content: bytes, path: Path) -> Contents:
     try:
         text, tensors = unseal(content, "classifier")
         values = upgraded(json.loads(text), version)
-        unknown = sorted({op["kind"] for op in values["variant"]["operators"]} - OPERATORS.keys())
+        operators = values["variant"]["operators"] if values["model"] == "variant" else []
+        unknown = sorted({op["kind"] for op in operators} - OPERATORS.keys())
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
     if unknown:
@@ -138,7 +181,10 @@ def unpack(content: bytes, path: Path) -> Contents:
             f"{path} was made with the operator '{unknown[0]}', which is not registered: import the module that registers it"
         )
     try:
-        space = _space(values, tensors)
+        space = _variant_space(values, tensors) if values["model"] == "variant" else _gaussian_space(values, tensors)
+        counts = dict(values["kept"])
+        features = torch.split(tensors["kept"], list(counts.values())) if counts else ()
+        images = dict(zip(counts, features, strict=True))
         encoder = values["encoder"]
         kept = (
             None
@@ -147,13 +193,17 @@ def unpack(content: bytes, path: Path) -> Contents:
         )
     except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
         raise _damaged(path, error) from error
-    return Contents(space, kept, values)
+    return Contents(space, kept, values, images)
 
 
 def upgraded(values: dict[str, Any], version: int) -> dict[str, Any]:
     """Return the JSON of a file of any known version in the layout of today's."""
     if version < 2:  # `rate` became `learning_rate`
         values["parameters"] = renamed(values["parameters"], CLASSIFIER_PARAMETERS)
+    if version < 3:  # all of them were trained variants, whether the user had named one or not
+        values["model"] = "variant"
+        values["kept"] = []
+        values["parameters"]["variant"] = values["parameters"].get("variant") or values["variant"]["name"]
     return values
 
 
@@ -175,24 +225,67 @@ def _damaged(path: Path, error: Exception) -> InputError:
     return InputError(f"{path} is damaged ({reason}): restore a copy, or fit again")
 
 
-def _space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:
-    names, counts, features = values["names"], values["examples"], values["features"]
-    variant = variant_from(values["variant"])
+def _kept_relations(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, KeptRelation]:
     relations = [
         KeptRelation.restore(relation, with_prefix(tensors, f"relation.{index}."))
         for index, relation in enumerate(values["relations"])
     ]
+    if any(len(relation.similarities) != len(values["names"]) for relation in relations):
+        raise ValueError(f"its relations are not of {len(values['names'])} classes")
+    return {relation.label: relation for relation in relations}
+
+
+def _prototypes_and_support(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    names, counts, features = values["names"], values["examples"], values["features"]
     prototypes, support = tensors["prototypes"], tensors["support"]
     for name, tensor, rows in (("prototypes", prototypes, len(names)), ("support", support, sum(counts))):
         if tensor.shape != (rows, features):
             raise ValueError(f"{name} are {tuple(tensor.shape)}, not {(rows, features)}")
-    similarities = {relation.label: relation.similarities for relation in relations}
-    if any(len(similarity) != len(names) for similarity in similarities.values()):
-        raise ValueError(f"its relations are not of {len(names)} classes")
+    return prototypes, support
+
+
+def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GaussianSpace:
+    prototypes, support = _prototypes_and_support(values, tensors)
+    chosen = dict(values["settings"])
+    use = dict(chosen.pop("relations"))
+    use["labels"] = tuple(use["labels"])
+    for table in ("limits", "sharpness"):
+        chosen[table] = {int(count): value for count, value in chosen[table]}
+    settings = GaussianSettings(**chosen, relations=RelationUse(**use))
+    parts, spread = with_prefix(tensors, "gaussian."), values["spread"]
+    fitted = ClassStatistics(
+        parts["means"], tuple(values["counts"]), parts["centre"], Spread(parts["spread"], spread["rest"], spread["freedom"])
+    )
+    if len(fitted.means) != len(values["names"]) - len(values["examples"]) or len(fitted.means) != len(fitted.counts):
+        raise ValueError(f"it has means of {len(fitted.means)} classes")
+    whitening = Whitening(
+        settings.power,
+        fitted.centre.double(),
+        parts["directions"].double(),
+        parts["gains"].double(),
+        values["whitening"]["base"],
+    )
+    further = {name: tensors[f"further.{index}"] for index, name in enumerate(values["further"])}
+    return GaussianSpace(
+        settings,
+        fitted,
+        values["names"],
+        _kept_relations(values, tensors),
+        torch.split(support, values["examples"]),
+        further,
+        values["related"],
+        (whitening, values["whitening"]["scale"], prototypes),
+    )
+
+
+def _variant_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:
+    names, counts, features = values["names"], values["examples"], values["features"]
+    prototypes, support = _prototypes_and_support(values, tensors)
+    variant, kept = variant_from(values["variant"]), _kept_relations(values, tensors)
+    similarities = {label: relation.similarities for label, relation in kept.items()}
     model = build(variant, Centred(torch.zeros(features)), (features,), len(names) - len(counts), similarities)
     centred = {f"backbone.{name}": value for name, value in model.backbone.state_dict().items()}  # the first files had none
     model.load_state_dict(centred | with_prefix(tensors, "model."))
-    kept = {relation.label: relation for relation in relations}
     return JointSpace(model, variant, names, kept, torch.split(support, counts), prototypes)
 
 

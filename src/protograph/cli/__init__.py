@@ -30,6 +30,9 @@ PANELS = {  # the verbs by panel of the overview: where each is, and the first l
             "List the classes of a model file, with its backbone, variant and relations.",
         ),
         "rename-class": ("classifier:rename_class_command", "Rename a class, in place."),
+        "add-classes": ("growing:add_classes_command", "Add a class from each folder of images, with one update for all."),
+        "add-examples": ("growing:add_examples_command", "Add more images of a class that exists, fitted or added."),
+        "refit": ("growing:refit_command", "Fit a model file anew, on its kept images and those of added classes."),
         "remove-class": ("classifier:remove_class_command", "Remove a fitted or added class, in place."),
         "export": ("classifier:export_command", "Write a model as ONNX."),
         "relations": (
@@ -45,7 +48,7 @@ PANELS = {  # the verbs by panel of the overview: where each is, and the first l
         "train": ("train:train_command", "Train a model and test it."),
         "evaluate": (
             "evaluate:evaluate_command",
-            "Measure a trained run: six accuracies with 95 % intervals over fixed test episodes.",
+            "Measure a trained run over fixed test episodes, or a model file on a folder of images.",
         ),
         "compare": ("compare:compare_command", "Compare runs on the validation classes, with what each changes of its recipe."),
         "variants": ("variants:variants_command", "List the models by name, with the operators that make them."),

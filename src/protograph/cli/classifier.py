@@ -14,7 +14,7 @@ from rich.table import Table
 
 import protograph as pg
 from protograph._internal.errors import InputError
-from protograph.classifier.explanation import EARLIER, Heatmap, Nearest
+from protograph.classifier.explanation import CONSTANT, EARLIER, Heatmap, Nearest
 from protograph.classifier.labels import parse_label
 from protograph.classifier.onnx import export_onnx, write_classes
 from protograph.cli.display import ShownProgress, reported, show
@@ -119,7 +119,7 @@ def add_class_command(
     count = len(classifier.classes_)
     share = classifier.relation_share(label) if classifier.space_.relations else None
     result = {"file": str(model), "added": name, "examples": len(examples), "classes": count, "relation_share": share}
-    done = f"added '{name}' from {_counted(len(examples), 'example')}: {model} knows {_counted(count, 'class')}"
+    done = f"added '{name}' from {counted(len(examples), 'example')}: {model} knows {counted(count, 'class')}"
     if share is not None:
         done += f"; {as_percent(share)} of its prototype comes from other classes by {related_by(classifier)}"
     tell({**result, "notes": notes}, done, as_json)
@@ -136,7 +136,7 @@ def remove_class_command(model: Model, name: Name, as_json: AsJson = False) -> N
         classifier.remove_class(parse_label(name, classifier.classes_))
     count = len(classifier.classes_)
     result = {"file": str(model), "removed": name, "classes": count}
-    tell(result, f"removed '{name}': {model} knows {_counted(count, 'class')}", as_json)
+    tell(result, f"removed '{name}': {model} knows {counted(count, 'class')}", as_json)
 
 
 @reported
@@ -166,10 +166,10 @@ def classes_command(model: Model, as_json: AsJson = False) -> None:
     """
     classifier = pg.Classifier.load(model)
     space = classifier.space_
-    examples: list[int | None] = [None] * space.seen + [len(features) for features in space.support]
+    counts = [space.examples(row) for row in range(len(space.names))]
     classes: list[dict[str, Any]] = [
-        {"class": _plain(label), "added": count is not None, "examples": count}
-        for label, count in zip(classifier.classes_, examples, strict=True)
+        {"class": _plain(label), "added": bool(row >= space.seen), "examples": counts[row]}
+        for label, row in zip(classifier.classes_, classifier.order_, strict=True)
     ]
     result = {"file": str(model), **classifier_summary(classifier), "classes": classes}
     title = escape(f"{model}: {summary_line(classifier)}")
@@ -177,7 +177,10 @@ def classes_command(model: Model, as_json: AsJson = False) -> None:
     table.add_column("class")
     table.add_column("from")
     for row in classes:
-        table.add_row(escape(str(row["class"])), _counted(row["examples"], "example") if row["added"] else "fit")
+        parts = [] if row["added"] else ["fit"]
+        if row["examples"] is not None:
+            parts.append(counted(row["examples"], "example"))
+        table.add_row(escape(str(row["class"])), ", ".join(parts))
     show(result, table, as_json)
 
 
@@ -220,7 +223,7 @@ def explain_command(
             "class": prototype.name,
             "probability": prototype.probability,
             "logit": prototype.logit,
-            "cosine": prototype.score,
+            "score": prototype.score,
             "own": prototype.own,
             "parts": [{"class": part.name, "operator": part.operator, "value": part.value} for part in prototype.parts],
         }
@@ -293,7 +296,7 @@ def export_command(
             advance(1)
     count = len(classifier.classes_)
     result = {"file": str(model), "written": [str(path) for path in written], "classes": count}
-    tell(result, f"wrote {' and '.join(map(str, written))}, with {_counted(count, 'class')}", as_json)
+    tell(result, f"wrote {' and '.join(map(str, written))}, with {counted(count, 'class')}", as_json)
 
 
 @contextmanager
@@ -322,23 +325,47 @@ def parse_like(values: Sequence[str] | None) -> dict[str, float] | str | None:
     for part in parts:
         name, _, number = part.rstrip(",").rpartition("=")
         try:
-            similarities[name.strip()] = float(number)
+            value = float(number)
         except ValueError:
             raise InputError(f"--like takes \"CLASS=NUMBER,CLASS=NUMBER\", but {name.strip()} is given '{number}'") from None
+        if not 0 <= value <= 1:
+            raise InputError(f"--like takes numbers from 0 (not alike) to 1 (the same), but {name.strip()} is given {number}")
+        similarities[name.strip()] = value
     return similarities
 
 
-def taken_for(classifier: "Classifier") -> list[str]:
-    """Return notes on the meanings for which relations took the class that was added last."""
+def parse_prior(text: str) -> str | dict[str, float]:
+    """Return the prior that --prior names: uniform, half, or numbers by class."""
+    if "=" not in text:
+        return text
+    numbers: dict[str, float] = {}
+    for part in re.findall(r".*?=[^,]*(?:,|$)", text):
+        name, _, number = part.rstrip(",").rpartition("=")
+        try:
+            numbers[name.strip()] = float(number)
+        except ValueError:
+            raise InputError(f"--prior takes \"CLASS=NUMBER,CLASS=NUMBER\", but {name.strip()} is given '{number}'") from None
+    return numbers
+
+
+def taken_for(classifier: "Classifier", count: int = 1, hint: str = "--like names another sense") -> list[str]:
+    """Return notes on the meanings for which relations took the classes that came last.
+
+    Args:
+        classifier: The classifier.
+        count: The number of these classes.
+        hint: What a user can do where a name may mean something else.
+
+    """
     notes = []
     for label, relation in classifier.space_.relations.items():
-        key = relation.known[-1]
-        if key is None or relation.source is None:  # it was not asked, and its files may be elsewhere
+        keys = [key for key in relation.known[-count:] if key is not None]
+        if not keys or relation.source is None:  # it was not asked, and its files may be elsewhere
             continue
-        for sense in relation.source.senses([key]):
+        for sense in relation.source.senses(keys):
             if sense.by != "id":
-                hint = "" if key == sense.sense else "; --like names another sense"
-                notes.append(f"relation '{label}' takes '{key}' for {sense.sense} ({sense.gloss}){hint}")
+                way_out = "" if sense.name == sense.sense else f"; {hint}"
+                notes.append(f"relation '{label}' takes '{sense.name}' for {sense.sense} ({sense.gloss}){way_out}")
     return notes
 
 
@@ -349,7 +376,7 @@ def classifier_summary(classifier: "Classifier") -> dict[str, Any]:
         "backbone": backbone_title(described) if described else None,
         "size": described["preparation"]["shape"][1:] if described else None,
         "features": classifier.n_features_in_,
-        "variant": classifier.space_.variant.name,
+        "variant": classifier.space_.summary,
         "relations": list(classifier.space_.relations),
         "threshold": classifier.threshold_,
         "bias": classifier.bias_,
@@ -401,19 +428,24 @@ def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
 
 def explanation_table(nearest: Sequence[Nearest], image: Path) -> Table:
     """Return the table of an explanation, one row per class, with its own contribution and those of related classes."""
-    table = Table(title=escape(f"{image}: the nearest classes by cosine, and the parts of the cosine"), title_justify="left")
+    gaussian = any(part.operator == CONSTANT for row in nearest for part in row.parts)
+    score = "logit" if gaussian else "cosine"
+    title = f"{image}: the nearest classes, and the parts of the {score}; a negative part speaks against the class"
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("class")
-    for heading in ("probability", "cosine", "its own"):
+    for heading in ("probability", score, "its own", *(["constant"] if gaussian else [])):
         table.add_column(heading, justify="right")
     table.add_column("from related classes")
     for row in nearest:
         related = [part for part in row.parts if part.name != row.name or part.operator == EARLIER]
+        constant = [f"{sum(part.value for part in row.parts if part.operator == CONSTANT):+.3f}"] if gaussian else []
         named = [part for part in related[:SHOWN] if abs(part.value) >= LEAST]
         shown = [f"{part.name} {part.value:+z.3f} ({part.operator})" for part in named]
         if rest := related[len(named) :]:
-            count = f"{len(rest)} more" if named else _counted(len(rest), "other")
+            count = f"{len(rest)} more" if named else counted(len(rest), "other")
             shown.append(f"{count} {sum(part.value for part in rest):+z.3f}")
-        cells = (row.name, f"{100 * row.probability:.1f} %", f"{row.score:.3f}", f"{row.own:+z.3f}", ", ".join(shown))
+        numbers = (f"{100 * row.probability:.1f} %", f"{row.score:.3f}", f"{row.own:+z.3f}", *constant)
+        cells = (row.name, *numbers, ", ".join(shown))
         table.add_row(*map(escape, cells))
     return table
 
@@ -422,5 +454,6 @@ def _plain(label: Any) -> Any:
     return label.item() if hasattr(label, "item") else label
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where there are several."""
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")

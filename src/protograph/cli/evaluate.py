@@ -1,13 +1,21 @@
 """protograph evaluate"""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from protograph._internal.errors import InputError
 from protograph._internal.errors import unknown_name as unknown_name
 from protograph._internal.progress import Progress
+from protograph.classifier.estimator import Classifier
+from protograph.classifier.inputs import read_training_files
+from protograph.classifier.labels import parse_label
+from protograph.classifier.measures import AnswerMeasures, measure_answers
 from protograph.cli.display import ShownProgress, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, Plugins, Root, find_device, find_precision, load_plugins
 from protograph.data import Dataset, open_dataset
@@ -21,7 +29,11 @@ from protograph.training.setup import trained_model
 
 @reported
 def evaluate_command(
-    run: Annotated[Path, typer.Argument(help="Run folder that `protograph train` made.")],
+    run: Annotated[Path, typer.Argument(help="Run folder that `protograph train` made, or a model file that `fit` made.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="For a model file: a folder with a folder of images for each class.", show_default=False),
+    ] = None,
     root: Root = None,
     shots: Annotated[int | None, typer.Option(help="Examples of each novel class. (default: as trained)")] = None,
     ways: Annotated[int | None, typer.Option(help="Novel classes of an episode. (default: as trained)")] = None,
@@ -44,12 +56,21 @@ def evaluate_command(
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a trained run: six accuracies with 95 % intervals over fixed test episodes.
+    """Measure a trained run over fixed test episodes, or a model file on a folder of images.
+
+    Of a run: six accuracies with 95 % intervals. Of a model file: joint accuracy (the mean over classes), each class, the most
+    frequent confusions, the share of unknown answers, and how far probabilities are from the share of right answers.
 
     Examples:
+        protograph evaluate birds.pg more-birds
         protograph evaluate runs/letters/1-shot/gcgpn-aux/demo-0 --unknown
         protograph evaluate runs/letters/1-shot/gcgpn-aux/demo-0 --shots 5 --balance
     """
+    if folder is not None:
+        evaluate_model(run, folder, as_json)
+        return
+    if run.is_file():
+        raise InputError(f"{run} is a model file: give a folder of images to measure it on")
     for kind, value, known in (("split", split, ("test", "validation")), ("epoch", epoch, ("best", "last"))):
         if value not in known:
             raise unknown_name(kind, value, known)
@@ -86,6 +107,58 @@ def evaluate_command(
     show(result, measures_table(rows, title), as_json)
     if unknown and not as_json:
         print(f"AUROC of known against unknown images: {separation}")
+
+
+def evaluate_model(model: Path, folder: Path, as_json: bool) -> None:
+    """Measure a model file on a folder of class folders, or on a file of features."""
+    progress = ShownProgress(quiet=as_json)
+    classifier = Classifier.load(model)
+    files = read_training_files(folder, False, progress)
+    if files.features != (classifier.encoder_ is None):
+        raise InputError(f"{model} was fitted on {'images' if files.features else 'features'}: give some of these")
+    labels = [parse_label(label, classifier.classes_) for label in files.labels]
+    known = set(classifier.classes_.tolist())
+    if strangers := sorted({str(label) for label in labels if label not in known}):
+        names = ", ".join(strangers[:5])
+        progress.say(
+            f"note: {model} does not know {names}{' ...' if len(strangers) > 5 else ''}: only 'unknown' is no wrong answer"
+        )
+    assert classifier.encoder_ is None or not files.features
+    inputs = files.inputs if classifier.encoder_ is None else classifier.encoder_.encode(files.inputs, progress)
+    predictions = classifier.predictions(inputs)
+    rows = [row for row, label in enumerate(labels) if label in known]
+    if not rows:
+        raise InputError(f"none of the classes in {folder} is known to {model}: give others")
+    measures = measure_answers(
+        [labels[row] for row in rows],
+        predictions.labels[rows].tolist(),
+        predictions.probabilities[rows],
+        classifier.classes_.tolist(),
+        classifier.unknown_label,
+    )
+    result = {"model": str(model), "folder": str(folder), **asdict(measures)}
+    result["by_class"] = {str(name): {"images": count, "accuracy": share} for name, (count, share) in measures.by_class.items()}
+    if len(rows) < len(labels):
+        stranger = [row for row in range(len(labels)) if labels[row] not in known]
+        result["strangers_unknown"] = float(np.mean([predictions.labels[row] == classifier.unknown_label for row in stranger]))
+    show(result, answers_table(measures, result.get("strangers_unknown")), as_json)
+
+
+def answers_table(measures: AnswerMeasures, strangers: float | None) -> Table:
+    """Return the table of a model file's measures."""
+    title = (
+        f"{measures.images} images: joint accuracy {100 * measures.joint:.1f} % (mean over {len(measures.by_class)} classes), "
+        f"unknown {100 * measures.unknown:.1f} %, calibration error {100 * measures.calibration_error:.1f} %"
+    )
+    if strangers is not None:
+        title += f"; images of unknown classes answered as unknown: {100 * strangers:.1f} %"
+    table = Table(title=escape(title), title_justify="left", min_width=80)
+    for heading in ("class", "images", "right", "most often taken for"):
+        table.add_column(heading, justify="right" if heading in ("images", "right") else "left")
+    for name, (count, share) in sorted(measures.by_class.items(), key=lambda item: item[1][1]):
+        taken = [f"{answer} {wrong}" for label, answer, wrong in measures.confusions if label == name]
+        table.add_row(escape(str(name)), str(count), f"{100 * share:.1f} %", escape(", ".join(taken)))
+    return table
 
 
 def dataset_of(run: Run, root: Path | None, progress: Progress) -> Dataset:

@@ -12,8 +12,18 @@ import protograph as pg
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.classifier.fitting import choose_variant, small_recipe
+from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.inputs import holds_features, read_training_files
-from protograph.cli.classifier import as_percent, classifier_summary, related_by, summary_line, tell, warnings_as
+from protograph.cli.classifier import (
+    as_percent,
+    classifier_summary,
+    parse_prior,
+    related_by,
+    summary_line,
+    taken_for,
+    tell,
+    warnings_as,
+)
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import (
     RECIPE_SETTINGS_HELP,
@@ -37,6 +47,7 @@ from protograph.training.run_config import configure
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier
 
+MOST_SENSES = 20  # meanings of class names that are listed
 LITTLE = 0.01  # share of a new class's prototype below which `explain` shows next to nothing of relations
 MOST_OPERATIONS = 1_000_000_000  # in which all classes act as new in turn: about ten seconds
 TRAINABLE_BACKBONES = [name for name in BACKBONES if name != "identity"]
@@ -81,8 +92,8 @@ def fit_command(
     copies: Annotated[
         int | None,
         typer.Option(
-            help="Augmented copies of each image to train on as well; each takes as long as the images do. (default: 4 with "
-            "conv4, 0 with networks trained on more)",
+            help="With --variant, augmented copies of each image to train on as well; each takes as long as the images do. "
+            "(default: 4 with conv4, 0 with networks trained on more)",
             min=0,
             show_default=False,
         ),
@@ -98,7 +109,8 @@ def fit_command(
     variant: Annotated[
         str | None,
         typer.Option(
-            help="Model, see `protograph variants`. (default: gcgpn-aux with relations, gcgpn-cos-aux without)",
+            help="Train a model of the paper's kind instead, see `protograph variants`. (default: the Gaussian model; with "
+            "--train-backbone, gcgpn-aux with relations, gcgpn-cos-aux without)",
             show_default=False,
         ),
     ] = None,
@@ -112,8 +124,21 @@ def fit_command(
             show_default=False,
         ),
     ] = None,
+    prior: Annotated[
+        str,
+        typer.Option(
+            help="How likely classes are: uniform (all alike), half (half of the images are of added classes), or numbers, "
+            'such as "sparrow=3,owl=0.5"; a class not named counts 1.'
+        ),
+    ] = "uniform",
+    keep_features: Annotated[
+        bool,
+        typer.Option(
+            "--keep-features", help="Keep the features of the images in the file, so that `protograph refit` can fit it anew."
+        ),
+    ] = False,
     balance: Annotated[
-        bool, typer.Option("--balance", help="Balance added classes against fitted ones, by holding some classes out.")
+        bool, typer.Option("--balance", help="With --variant, weigh added classes against these, by some of them held out.")
     ] = False,
     change: Annotated[
         list[str] | None,
@@ -144,6 +169,7 @@ def fit_command(
     plugins = load_plugins(plugin)
     progress = ShownProgress(quiet=as_json)
     settings: dict[str, Any] = {"variant": variant, "update": update, "unknown": unknown, "balance": balance, "seed": seed}
+    settings |= {"prior": parse_prior(prior), "keep_features": keep_features}
     if change and not train_backbone:
         raise InputError(f"--set {change[0]} would be ignored without --train-backbone: leave it out")
     for option, value in (("--size", size), ("--copies", copies)):
@@ -161,6 +187,17 @@ def fit_command(
     if not (train_backbone or backbone or holds_features(images)) and strongest_backbone() != STRONG_NAME:
         notes.append(f"for better answers, pip install {RELEASES[STRONG_NAME].package}, then fit again")
     lines, shares = [f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}"], None
+    if len(classifier.classes_) == 1:
+        notes.append(
+            f"there is one class alone, '{classifier.classes_[0]}': every image will be taken for it, until you add others"
+        )
+    accuracy = held_out_accuracy(classifier)
+    if accuracy is not None:
+        lines.append(f"held-out images of these classes: {as_percent(accuracy)} right, the mean over classes")
+    senses = taken_for(classifier, len(classifier.classes_), "another folder name, such as crane.n.05, names another sense")
+    notes += senses[:MOST_SENSES]
+    if len(senses) > MOST_SENSES:
+        notes.append(f"{len(senses) - MOST_SENSES} more names were looked up likewise: `protograph relations` lists them")
     if classifier.space_.relations:
         shares = shares_as_new(classifier, progress)
         lines.append(shares_line(classifier, shares))
@@ -169,8 +206,14 @@ def fit_command(
     for note in notes:
         progress.say(f"note: {note}")
     result = {"file": str(out), "images": count, "classes": len(classifier.classes_), **classifier_summary(classifier)}
+    result["held_out_accuracy"] = accuracy
     result["relation_share"] = shares and {"median": median(shares), "least": min(shares), "most": max(shares)}
     tell({**result, "notes": notes}, "\n".join(lines), as_json)
+
+
+def held_out_accuracy(classifier: "Classifier") -> float | None:
+    """Return the accuracy about held-out images of the fitted classes, if it was measured."""
+    return classifier.space_.settings.accuracy if isinstance(classifier.space_, GaussianSpace) else None
 
 
 def check_out(out: Path) -> None:
@@ -259,7 +302,10 @@ def fit_end_to_end(
 ) -> tuple["Classifier", int]:
     """Return a classifier whose network was trained on these images, with the held-out classes added, and their number."""
     settings = dict(settings)
+    if settings.pop("keep_features"):
+        raise InputError("--keep-features would be ignored with --train-backbone: leave it out")
     variant, seed = choose_variant(settings.pop("variant"), bool(relations)), settings.pop("seed")
+    settings["variant"] = variant.name
     if backbone is not None:
         check_trainable(backbone)
     draft = pg.Classifier(**settings)
@@ -281,5 +327,6 @@ def fit_end_to_end(
     folder = out.with_suffix(".run")
     start = out.with_suffix(".start") if stage_before(variant, config.recipe) else None
     run_training(config, data, folder, device, progress, start, changes)
+    settings.pop("variant")
     classifier = pg.Classifier.from_run(folder, data, progress, **settings).add_held_out(data, images, progress)
     return classifier, len(data.images.names) - len(data.images.errors)

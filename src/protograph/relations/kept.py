@@ -187,6 +187,16 @@ class KeptRelation:
             smaller = self.similarities[kept][:, kept]
         return replace(self, similarities=smaller, known=(*self.known[:index], *self.known[index + 1 :]))
 
+    def reordered(self, order: Sequence[int]) -> "KeptRelation":
+        """Return the relation of the same classes in another order, given by their indices."""
+        chosen = torch.tensor(order, dtype=torch.long)
+        similarities = self.similarities.index_select(0, chosen).index_select(1, chosen)
+        return replace(
+            self,
+            similarities=similarities.coalesce() if self.sparse else similarities,
+            known=tuple(self.known[index] for index in order),
+        )
+
     def _spread(self, count: int, indices: Sequence[int]) -> "KeptRelation":
         """Return the relation of `count` classes: its classes at these indices, the rest unrelated."""
         rows = torch.tensor(indices, dtype=torch.long)

@@ -1,0 +1,473 @@
+"""What a Gaussian space is fitted with, chosen on episodes of held-out images and classes of the training data.
+
+Shapes: S fitted classes, V classes of an episode, Q queries, D features, n images.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Progress
+from protograph.classifier.gaussian_space import (
+    FITTED,
+    ClassStatistics,
+    GaussianSettings,
+    GaussianSpace,
+    RelationUse,
+    centred_length,
+)
+from protograph.episodes import seeded
+from protograph.evaluation.unknown import false_alarm_threshold
+from protograph.nn.classify import GaussianClassifier
+from protograph.nn.operators import mapped_weights
+from protograph.nn.whitening import Spread, Whitening, class_means
+from protograph.relations import KeptRelation
+
+POWERS = (1.0, 0.5)
+STRENGTHS = (0.25, 1.0, 4.0, 16.0)  # candidates, in multiples of the number of features
+USUAL = 4.0  # the multiple where too few images choose one
+SHOTS = (1, 2, 5, 10)  # of classes that act as new
+NEW_SHARES = (1 / 2, 1 / 4, 1 / 4)  # of the classes act as new in each fold, every class once
+RIDGES = (0.003, 0.03, 0.3)
+FEWEST_CLASSES, FEWEST_IMAGES = 4, 4  # that choose settings: so many classes with so many images
+MOST_CLASSES, MOST_IMAGES = 200, 40  # that choose settings
+MOST_QUERIES = 8  # of a class in an episode
+HELD_OUT = 0.2  # share of a class's images that are queries of a fitted class
+SHARED_SPREAD = 30  # classes, from which on the spread within classes is that of all, also of those that act as new
+PRIOR_WEIGHT = 1e-3  # of the usual values of the classifier, against the loss
+SHARPNESS_WEIGHT = 0.02  # of a sharpness of 1, against the loss
+LARGEST_LOGARITHM = math.log(4)  # of a sharpness
+LEAST_GAIN = 0.002  # of the loss, for which relations join the examples
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: many steps on small tensors cost more to divide than to do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class HeldOutEpisode:
+    """Inner products of an episode whose new classes took no part in its whitening.
+
+    Attributes:
+        products: Of queries and whitened class means [Q, V].
+        squares: Squared lengths of the whitened class means [V].
+        counts: Numbers of examples [V].
+        targets: The index of each query's class [Q].
+        old: The number of classes that do not act as new, which come first.
+        shots: The number of examples K of the others.
+        classes: The class of each index [V].
+        whitened: The queries [Q, D] and the whitened class means [V, D].
+
+    """
+
+    products: Tensor
+    squares: Tensor
+    counts: Tensor
+    targets: Tensor
+    old: int
+    shots: int
+    classes: list[int]
+    whitened: tuple[Tensor, Tensor]
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """Return the cross-entropy of logits [Q, V], all classes counting the same."""
+        return class_loss(logits, self.targets)
+
+    def accuracy(self, logits: Tensor) -> float:
+        """Return the mean over classes of the share of right answers by logits [Q, V]."""
+        return class_accuracy(logits, self.targets)
+
+    def logits(self, classifier: GaussianClassifier) -> Tensor:
+        """Return the logits [Q, V] without relations."""
+        kappa = classifier.values[0]
+        shares = self.counts / (self.counts + kappa)
+        factors, biases = classifier.scores(shares**2 * self.squares, self.counts + kappa)
+        return 2 * self.products * shares * factors + biases
+
+
+def fit_space(
+    features: Tensor,
+    members: Mapping[int, Sequence[int]],
+    names: Sequence[str],
+    relations: Mapping[str, KeptRelation],
+    rate: float | None,
+    seed: int,
+    progress: Progress,
+) -> GaussianSpace:
+    """Return the space of classes with features [n, D], after its settings were chosen.
+
+    Args:
+        features: The features of all images.
+        members: The indices of each class's images, by class id.
+        names: The names of the classes; behind those with images, there may be others that relations place.
+        relations: Their relations.
+        rate: The share of images of known classes that may count as unknown, or None.
+        seed: The seed of what is drawn.
+        progress: What shows how far the fitting is.
+
+    """
+    settings = choose_settings(features, members, relations, rate, seed, progress)
+    fitted = class_statistics(features, list(members.values()), settings.power)
+    added = len(names) - len(members)  # classes without images
+    return GaussianSpace(settings, fitted, names, relations, [fitted.means[:0]] * added, {}, [True] * added)
+
+
+def class_statistics(
+    features: Tensor, members: Sequence[Sequence[int]], power: float, spread: Spread | None = None
+) -> ClassStatistics:
+    """Return what is kept of classes with features [n, D] by the indices of their images; the spread may be known."""
+    none = Whitening(power, features.new_zeros(features.shape[1]).double(), features[:0].double(), features[:0, 0], 1.0)
+    centre = class_means(none.aligned(features), members).mean(0)
+    if len(members) == 1:
+        centre = torch.zeros_like(centre)
+    aligned = replace(none, centre=centre).aligned(features)
+    means = class_means(aligned, members)
+    counts = tuple(len(rows) for rows in members)
+    if spread is None:
+        residuals = torch.cat([aligned[list(rows)] - mean for rows, mean in zip(members, means, strict=True)])
+        spread = Spread.of(residuals, sum(counts) - len(counts))
+    return ClassStatistics(means.float(), counts, centre.float(), replace(spread, rows=spread.rows.float()))
+
+
+def choose_settings(
+    features: Tensor,
+    members: Mapping[int, Sequence[int]],
+    relations: Mapping[str, KeptRelation],
+    rate: float | None,
+    seed: int,
+    progress: Progress,
+) -> GaussianSettings:
+    """Return the settings with the best accuracy about held-out images; the usual ones where images are too few.
+
+    Classes act as new from 1, 2, 5 and 10 examples, half of the classes at a time and then a quarter. Among powers and
+    strengths of the shrinkage, the most right answers decide; the values of the classifier have the least cross-entropy.
+    """
+    usual = GaussianSettings(
+        strength=USUAL * features.shape[1], relations=RelationUse(tuple(relations)) if relations else RelationUse(())
+    )
+    usable = [class_id for class_id, rows in members.items() if len(rows) >= FEWEST_IMAGES]
+    if len(usable) < FEWEST_CLASSES:
+        if rate is not None:
+            raise InputError(
+                f"too few images to calibrate 'unknown': give at least {FEWEST_CLASSES} classes with {FEWEST_IMAGES} or more "
+                "each, or no rate"
+            )
+        return usual
+    order = torch.randperm(len(usable), generator=seeded(seed, "classes that choose")).tolist()[:MOST_CLASSES]
+    chosen = [usable[index] for index in order]
+    best: tuple[float, GaussianSettings] | None = None
+    with progress.task("choose settings", len(POWERS) * len(STRENGTHS), "candidates") as advance:
+        for power in POWERS:
+            folds = [Fold.of(features, members, chosen, number, power, seed) for number in range(len(NEW_SHARES))]
+            for strength in STRENGTHS:
+                draft = replace(usual, power=power, strength=strength * features.shape[1])
+                episodes = [episode for fold in folds for episode in fold.episodes(draft.strength)]
+                classifier = fit_classifier(episodes)
+                accuracy = sum(episode.accuracy(episode.logits(classifier)) for episode in episodes) / len(episodes)
+                values = dict(zip(("kappa", "temperature", "dimensions", "widening"), classifier.values.tolist(), strict=True))
+                if best is None or accuracy > best[0]:
+                    best, kept = (accuracy, replace(draft, **values)), episodes
+                advance(1)
+    assert best is not None
+    settings = best[1]
+    scores, targets = held_out_scores(features, members, chosen, settings, seed)
+    settings = replace(
+        settings, accuracy=class_accuracy(scores, targets), sharpness=choose_sharpness(kept, settings, scores, targets)
+    )
+    if relations:
+        settings = replace(settings, relations=choose_relations(kept, settings, relations))
+    if rate is not None:
+        settings = replace(settings, limits=choose_limits(kept, settings, rate, scores))
+    return settings
+
+
+def held_out_scores(
+    features: Tensor, members: Mapping[int, Sequence[int]], chosen: Sequence[int], settings: GaussianSettings, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return logits [Q, C] of a fifth of the images of the chosen classes, fitted without these, and their classes [Q]."""
+    asked, rest = {}, {}
+    for class_id in chosen:
+        asked[class_id], rest[class_id] = divided(members[class_id], HELD_OUT, seed, class_id)
+    statistics = class_statistics(features, list(rest.values()), settings.power)
+    space = GaussianSpace(settings, statistics, [str(class_id) for class_id in chosen], {})
+    targets = [index for index, class_id in enumerate(chosen) for _ in asked[class_id]]
+    return space.scores(features[[row for rows in asked.values() for row in rows]]), torch.tensor(targets)
+
+
+def class_weights(targets: Tensor, classes: int) -> Tensor:
+    """Return weights [Q] of queries with sum 1 by which all classes count the same."""
+    counts = torch.bincount(targets, minlength=classes).double()
+    return 1 / counts[targets] / (counts > 0).sum()
+
+
+def class_accuracy(logits: Tensor, targets: Tensor) -> float:
+    """Return the mean over classes of the share of right answers by logits [Q, V] about queries of classes [Q]."""
+    right = (logits.argmax(1) == targets).double()
+    return (right * class_weights(targets, logits.shape[1])).sum().item()
+
+
+def class_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of logits [Q, V], all classes counting the same."""
+    return (cross_entropy(logits, targets, reduction="none") * class_weights(targets, logits.shape[1])).sum()
+
+
+def choose_sharpness(
+    episodes: Sequence[HeldOutEpisode], settings: GaussianSettings, scores: Tensor, targets: Tensor
+) -> dict[int, float]:
+    """Return by what logits are multiplied for the least cross-entropy, by the number of examples of classes acting as new.
+
+    Args:
+        episodes: Episodes of held-out classes.
+        settings: The settings so far.
+        scores: Logits [Q, C] about held-out images of fitted classes alone.
+        targets: The classes of these images [Q].
+
+    """
+    classifier = settings.classifier()
+    tables: dict[int, list[tuple[Tensor, Tensor]]] = {FITTED: [(scores, targets)]}
+    for episode in episodes:
+        tables.setdefault(episode.shots, []).append((episode.logits(classifier), episode.targets))
+    return {shots: least_loss_factor(table) for shots, table in tables.items()}
+
+
+@one_thread()
+def least_loss_factor(table: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Return the factor of logits with the least cross-entropy, from a quarter to four, by golden sections.
+
+    It is held near 1: where all answers are right, no factor would be too large.
+    """
+
+    def loss(logarithm: float) -> float:
+        losses = [class_loss(math.exp(logarithm) * logits, targets).item() for logits, targets in table]
+        return sum(losses) / len(losses) + SHARPNESS_WEIGHT * logarithm**2
+
+    low, high, golden = -LARGEST_LOGARITHM, LARGEST_LOGARITHM, (math.sqrt(5) - 1) / 2
+    while high - low > 1e-3:
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, right) if loss(left) < loss(right) else (left, high)
+    return math.exp((low + high) / 2)
+
+
+def divided(rows: Sequence[int], share: float, seed: int, class_id: int) -> tuple[list[int], list[int]]:
+    """Return a share of a class's images, of which there may be too many, as queries, and the rest."""
+    order = torch.randperm(len(rows), generator=seeded(seed, "queries", class_id)).tolist()[:MOST_IMAGES]
+    count = min(MOST_QUERIES, math.ceil(share * len(order)))
+    return [rows[index] for index in order[:count]], [rows[index] for index in order[count:]]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One division of classes into those that act as new and the others, with the features of their images.
+
+    Attributes:
+        statistics: Of the classes that do not act as new.
+        power: The power of features.
+        old: These classes.
+        new: The classes that act as new.
+        queries: The indices of queries by class.
+        examples: The features [n, D] of the images of classes that act as new, by class, the queries left out.
+        features: The features of all images.
+
+    """
+
+    statistics: ClassStatistics
+    power: float
+    old: list[int]
+    new: list[int]
+    queries: dict[int, list[int]]
+    examples: dict[int, list[int]]
+    features: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        features: Tensor,
+        members: Mapping[int, Sequence[int]],
+        chosen: Sequence[int],
+        number: int,
+        power: float,
+        seed: int,
+    ) -> "Fold":
+        """Return a fold by its number."""
+        ends = [round(len(chosen) * sum(NEW_SHARES[:count])) for count in range(len(NEW_SHARES) + 1)]
+        new = list(chosen[ends[number] : max(ends[number] + 1, ends[number + 1])])
+        old = [class_id for class_id in chosen if class_id not in set(new)]
+        queries, rest = {}, {}
+        for class_id in (*old, *new):
+            share = 0.5 if class_id in set(new) else HELD_OUT
+            queries[class_id], rest[class_id] = divided(members[class_id], share, seed, class_id)
+        spread = None
+        if len(chosen) >= SHARED_SPREAD:
+            spare = {class_id: rows[max(SHOTS) :] if class_id in set(new) else rows for class_id, rows in rest.items()}
+            spread = class_statistics(features, [rows for rows in spare.values() if rows], power).spread
+        statistics = class_statistics(features, [rest[class_id] for class_id in old], power, spread)
+        return cls(statistics, power, old, new, queries, {class_id: rest[class_id] for class_id in new}, features)
+
+    def episodes(self, strength: float) -> list[HeldOutEpisode]:
+        """Return an episode for each number of examples that the classes have."""
+        names = [str(class_id) for class_id in self.old]
+        space = GaussianSpace(GaussianSettings(self.power, strength), self.statistics, names, {})
+        queries = [row for class_id in (*self.old, *self.new) for row in self.queries[class_id]]
+        targets = [index for index, class_id in enumerate((*self.old, *self.new)) for _ in self.queries[class_id]]
+        embedded = space.whitening.embed(self.features[queries])
+        old_means = space.whitened_means(range(len(self.old)))
+        most = max(len(rows) for rows in self.examples.values())
+        episodes = []
+        for shots in SHOTS:
+            if shots > max(1, most):
+                break
+            rows = [self.examples[class_id][:shots] for class_id in self.new]
+            aligned = space.whitening.aligned(self.features[[row for part in rows for row in part]])
+            ends = torch.tensor([0, *(len(part) for part in rows)]).cumsum(0).tolist()
+            means = torch.stack([aligned[begin:end].mean(0) for begin, end in pairwise(ends)])
+            means = torch.cat([old_means, space.whitening.whiten(means) / space.scale])
+            counts = torch.tensor([*self.statistics.counts, *(len(part) for part in rows)], dtype=torch.float64)
+            episodes.append(
+                HeldOutEpisode(
+                    embedded @ means.T,
+                    means.square().sum(1),
+                    counts,
+                    torch.tensor(targets),
+                    len(self.old),
+                    shots,
+                    [*self.old, *self.new],
+                    (embedded, means),
+                )
+            )
+        return episodes
+
+
+@one_thread()
+def fit_classifier(episodes: Sequence[HeldOutEpisode], steps: int = 25) -> GaussianClassifier:
+    """Return the classifier with the least cross-entropy in episodes, held near the usual values."""
+    classifier = GaussianClassifier()
+    start = classifier.logarithms.detach().clone()
+    optimiser = torch.optim.LBFGS(classifier.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        optimiser.zero_grad()
+        loss = torch.stack([episode.loss(episode.logits(classifier)) for episode in episodes]).mean()
+        loss = loss + PRIOR_WEIGHT * (classifier.logarithms - start).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimiser.step(objective)  # type: ignore[no-untyped-call]
+    return classifier.requires_grad_(False)
+
+
+def choose_relations(
+    episodes: Sequence[HeldOutEpisode], settings: GaussianSettings, relations: Mapping[str, KeptRelation]
+) -> RelationUse:
+    """Return how relations are used: alone or together, how smooth their map is, and by how many examples they count.
+
+    Classes act as new without an example and with some. Where relations lessen the cross-entropy of classes with examples by
+    too little, they place classes without examples alone, so that a useless relation costs nothing.
+    """
+    candidates: list[tuple[str, ...]] = [(label,) for label in relations]
+    candidates += [tuple(relations)] if len(relations) > 1 else []
+    classifier = settings.classifier()
+    without = torch.stack([episode.loss(episode.logits(classifier)) for episode in episodes]).mean().item()
+    best: tuple[float, RelationUse] | None = None
+    for labels, ridge in product(candidates, RIDGES):
+        predicted = [predictions(episode, relations, labels, ridge) for episode in episodes]
+        use, alone, loss = fit_relation_use(episodes, predicted, classifier, RelationUse(labels, ridge))
+        use = replace(use, blended=loss < without - LEAST_GAIN)
+        value = loss + alone if use.blended else without + alone
+        if best is None or value < best[0]:
+            best = value, use
+    assert best is not None
+    return best[1]
+
+
+def predictions(episode: HeldOutEpisode, relations: Mapping[str, KeptRelation], labels: Sequence[str], ridge: float) -> Tensor:
+    """Return what relations predict [N, D] of the whitened means of the classes that act as new."""
+    old, new = torch.tensor(episode.classes[: episode.old]), torch.tensor(episode.classes[episode.old :])
+    known, asked = [], []
+    for label in labels:
+        matrix = relations[label].similarities
+        matrix = matrix.index_select(1, old)
+        rows = matrix.index_select(0, old)
+        length = centred_length(rows)
+        known.append((rows.to_dense() if rows.layout != torch.strided else rows) / length)
+        part = matrix.index_select(0, new)
+        asked.append((part.to_dense() if part.layout != torch.strided else part) / length)
+    weights = mapped_weights(torch.cat(known, 1).double(), torch.cat(asked, 1).double(), ridge)
+    return weights @ episode.whitened[1][: episode.old]
+
+
+@one_thread()
+def fit_relation_use(
+    episodes: Sequence[HeldOutEpisode], predicted: Sequence[Tensor], classifier: GaussianClassifier, use: RelationUse
+) -> tuple[RelationUse, float, float]:
+    """Return the use with the best kappa and offset, its loss without examples, and its mean loss with examples."""
+    values = torch.tensor([math.log(use.kappa), use.offset], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([values], max_iter=15, line_search_fn="strong_wolfe")
+    firsts = {id(part): episode for episode, part in zip(episodes, predicted, strict=True) if episode.shots == 1}
+    pairs = list(zip(episodes, predicted, strict=True))
+    alone = [(episode, part) for episode, part in pairs if id(part) in firsts]
+
+    def losses() -> tuple[Tensor, Tensor]:
+        kappa, offset = values[0].exp(), values[1]
+        with_examples = [
+            episode.loss(blended_logits(episode, part, classifier, kappa, offset, False)) for episode, part in pairs
+        ]
+        without = [episode.loss(blended_logits(episode, part, classifier, kappa, offset, True)) for episode, part in alone]
+        return torch.stack(without).mean(), torch.stack(with_examples).mean()
+
+    def objective() -> Tensor:
+        optimiser.zero_grad()
+        total = torch.stack(losses()).sum() + PRIOR_WEIGHT * values.square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    optimiser.step(objective)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        without, with_examples = losses()
+        kappa, offset = values[0].exp().item(), values[1].item()
+    return replace(use, kappa=kappa, offset=offset), without.item(), with_examples.item()
+
+
+def blended_logits(
+    episode: HeldOutEpisode, predicted: Tensor, classifier: GaussianClassifier, kappa: Tensor, offset: Tensor, alone: bool
+) -> Tensor:
+    """Return the logits [Q, V] where relations predict the classes that act as new, with or without their examples."""
+    queries, means = episode.whitened
+    old = episode.old
+    counts = torch.cat([episode.counts[:old], 0 * episode.counts[old:] if alone else episode.counts[old:]])
+    kappas = torch.cat([classifier.values[0].expand(old), kappa.expand(len(counts) - old)])
+    shares = (counts / (counts + kappas))[:, None]
+    new = shares[old:] * means[old:] + (1 - shares[old:]) * predicted
+    prototypes = torch.cat([shares[:old] * means[:old], new])
+    offsets = torch.cat([torch.zeros(old, dtype=torch.float64), offset * (1 - shares[old:, 0])])
+    weights, biases = classifier.linear(prototypes, counts + kappas, offsets)
+    return queries @ weights.T + biases
+
+
+def choose_limits(
+    episodes: Sequence[HeldOutEpisode], settings: GaussianSettings, rate: float, scores: Tensor
+) -> dict[int, float]:
+    """Return the likeness that the given share of held-out images falls below, by the number of examples of their class.
+
+    Those of fitted classes are the images with logits [Q, C] where all classes are fitted.
+    """
+    classifier = settings.classifier()
+    largest: dict[int, list[Tensor]] = {}
+    for episode in episodes:
+        acts_new = episode.targets >= episode.old
+        largest.setdefault(episode.shots, []).append(episode.logits(classifier).max(1).values[acts_new])
+    limits = {FITTED: false_alarm_threshold(scores.max(1).values, rate)}
+    return limits | {shots: torch.cat(values).quantile(rate).item() for shots, values in largest.items()}
