@@ -1,0 +1,474 @@
+"""How good the classifier is beside what a careful user of scikit-learn would do with the same features.
+
+    python benchmarks/quality.py --root DATA --images flowers=FOLDER --out benchmarks/QUALITY.md
+
+Some classes are fitted, others are added from a few images each, and images of all are asked. Every rule sees the same draw. A
+cell is a dataset, an encoder and the numbers of fitted classes, added classes and examples; its measures are means over draws.
+Finished draws stay in a CSV beside --out, so that the same command goes on where it was stopped.
+
+Datasets: CUB by the split of the paper (fitted classes by `train.txt`, asked on `testRecg.txt`, added ones from `testZS.txt`),
+miniImageNet's 36 held-out classes, the letters, scikit-learn's digits (pixels as features), and a folder of images per class
+named by --images. Encoders: those that `open_encoder` knows. --features names a folder of .npz (`X`, `y`, `part`) to keep
+features in, or to take them from.
+"""
+
+import argparse
+import copy
+import csv
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protograph import Classifier
+from protograph.classifier.prior import prior_offsets
+from protograph.relations.attributes import AttributeRelation
+from report import Section
+
+FITTED = (8, 30, 150)
+ADDED = (1, 5, 20, 50)
+SHOTS = (1, 2, 5, 10, 20)
+TRAINING_IMAGES = 40  # of a fitted class, at most
+ASKED_IMAGES = 20  # of each class, at most
+NEIGHBOURS = 5
+WITHIN, NEVER_BELOW = 0.5, 2.0  # points
+MEASURES = ("joint", "h_half", "ausuc", "seen", "novel", "h", "ece")
+OURS = "ours"
+RATE = 0.05  # of false alarms
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Features of a dataset: images to fit on, to ask about, and of added classes."""
+
+    name: str
+    features: Tensor
+    fit: dict[str, np.ndarray]
+    ask: dict[str, np.ndarray]
+    add: dict[str, np.ndarray]
+    relation: Callable[[], AttributeRelation] | None = None
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Features and labels of one draw; classes 0 .. S-1 are fitted, the others added."""
+
+    names: list[str]
+    seen: int
+    train: tuple[Tensor, Tensor]
+    support: tuple[Tensor, Tensor]
+    asked: tuple[Tensor, Tensor]
+
+    @property
+    def everything(self) -> tuple[Tensor, Tensor]:
+        return torch.cat([self.train[0], self.support[0]]), torch.cat([self.train[1], self.support[1]])
+
+
+def draw(pool: Pool, fitted: int, added: int, shots: int, seed: int) -> Draw | None:
+    """A draw, nested: fewer added classes or examples are a part of more."""
+    generator = np.random.default_rng([seed, fitted])
+    old = generator.permutation(sorted(pool.fit))[:fitted].tolist()
+    new = [name for name in generator.permutation(sorted(pool.add)).tolist() if name not in set(old)][:added]
+    if len(old) < fitted or len(new) < added:
+        return None
+    parts: dict[str, list[tuple[int, np.ndarray]]] = {"train": [], "support": [], "asked": []}
+    for index, name in enumerate(old):
+        rows = generator.permutation(pool.fit[name])
+        apart = pool.fit[name] is not pool.ask[name]
+        asked = generator.permutation(pool.ask[name]) if apart else rows
+        count = min(ASKED_IMAGES, len(asked) if apart else len(rows) // 3)
+        parts["asked"].append((index, asked[:count]))
+        parts["train"].append((index, rows[0 if apart else count :][:TRAINING_IMAGES]))
+    for index, name in enumerate(new):
+        rows = generator.permutation(pool.add[name])
+        count = min(ASKED_IMAGES, len(rows) - max(SHOTS))
+        if count < 1:
+            return None
+        parts["asked"].append((fitted + index, rows[-count:]))
+        parts["support"].append((fitted + index, rows[:shots]))
+    tensors = {
+        kind: (
+            pool.features[np.concatenate([rows for _, rows in listed])],
+            torch.tensor(np.concatenate([np.full(len(rows), index) for index, rows in listed])),
+        )
+        for kind, listed in parts.items()
+    }
+    return Draw([*old, *new], fitted, tensors["train"], tensors["support"], tensors["asked"])
+
+
+def unit(rows: Tensor) -> Tensor:
+    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)
+
+
+def class_means(vectors: Tensor, labels: Tensor, classes: int) -> Tensor:
+    sums = torch.zeros(classes, vectors.shape[1]).index_add_(0, labels, vectors)
+    return sums / torch.bincount(labels, minlength=classes)[:, None]
+
+
+class ShrunkWhitening:
+    """Whitening by the covariance within classes, shrunk as Ledoit and Wolf do."""
+
+    def __init__(self, vectors: Tensor, labels: Tensor, classes: int) -> None:
+        residuals = vectors - class_means(vectors, labels, classes)[labels]
+        shrinkage, features = ledoit_wolf_shrinkage(residuals.numpy(), assume_centered=True), vectors.shape[1]
+        wide = len(residuals) < features
+        squares, basis = torch.linalg.eigh(residuals @ residuals.T if wide else residuals.T @ residuals)
+        kept = squares > 1e-6 * squares[-1]
+        squares, basis = squares[kept], basis[:, kept]
+        self.basis = residuals.T @ basis / squares.sqrt() if wide else basis
+        squares = squares / max(1, len(vectors) - classes)
+        mean = max(squares.sum().item() / features, 1e-12)
+        self.base = (shrinkage * mean + 1e-12) ** -0.5
+        self.gains = ((1 - shrinkage) * squares + shrinkage * mean + 1e-12) ** -0.5 - self.base
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        return self.base * vectors + ((vectors @ self.basis) * self.gains) @ self.basis.T
+
+
+def plain_mean(data: Draw) -> Tensor:
+    centre = class_means(*data.train, data.seen).mean(0)
+    vectors, labels = data.everything
+    means = class_means(unit(vectors - centre), labels, len(data.names))
+    return unit(data.asked[0] - centre) @ unit(means).T
+
+
+def whitened_mean(data: Draw) -> Tensor:
+    centre = class_means(*data.train, data.seen).mean(0)
+    whiten = ShrunkWhitening(*data.train, data.seen)
+    vectors, labels = data.everything
+    means = class_means(whiten(vectors - centre), labels, len(data.names))
+    return unit(whiten(data.asked[0] - centre)) @ unit(means).T
+
+
+def nearest_neighbours(data: Draw) -> Tensor:
+    vectors, labels = data.everything
+    nearest = (unit(data.asked[0]) @ unit(vectors).T).topk(NEIGHBOURS, 1)
+    votes = torch.zeros(len(data.asked[0]), len(data.names))
+    return votes.scatter_add_(1, labels[nearest.indices], 1 + 1e-3 * nearest.values)
+
+
+def linear_discriminant(data: Draw) -> Tensor:
+    vectors, labels = data.everything
+    whiten = ShrunkWhitening(vectors, labels, len(data.names))
+    means = whiten(class_means(vectors, labels, len(data.names)))
+    return whiten(data.asked[0]) @ means.T - 0.5 * means.square().sum(1)
+
+
+def logistic_regression(data: Draw) -> Tensor:
+    """scikit-learn's, with C = 1 on standardised features and balanced classes, by the same L-BFGS on matrices in float32."""
+    vectors, labels = data.everything
+    mean, std = vectors.mean(0), vectors.std(0).clamp_min(1e-6)
+    vectors, asked, classes = (vectors - mean) / std, (data.asked[0] - mean) / std, len(data.names)
+    weights = (len(labels) / (classes * torch.bincount(labels, minlength=classes).float()))[labels]
+    matrix = torch.zeros(classes, vectors.shape[1], requires_grad=True)
+    bias = torch.zeros(classes, requires_grad=True)
+    optimiser = torch.optim.LBFGS([matrix, bias], max_iter=100, line_search_fn="strong_wolfe", tolerance_grad=1e-4)
+
+    def objective() -> Tensor:
+        optimiser.zero_grad()
+        losses = cross_entropy(vectors @ matrix.T + bias, labels, reduction="none")
+        loss = (losses * weights).sum() + 0.5 * matrix.square().sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(objective)
+    return (asked @ matrix.T + bias).detach()
+
+
+RULES: dict[str, Callable[[Draw], Tensor]] = {
+    "plain mean": plain_mean,
+    "whitened mean": whitened_mean,
+    "k-NN": nearest_neighbours,
+    "logistic regression": logistic_regression,
+    "linear discriminant": linear_discriminant,
+}
+
+
+def measures(logits: Tensor, asked: Tensor, seen: int, halved: Tensor | None = None) -> dict[str, float]:
+    """Measures in per cent. `halved` are the logits under prior="half", by default the same."""
+    halved = logits if halved is None else halved
+    count = torch.bincount(asked, minlength=logits.shape[1]).double()
+
+    def shares(scores: Tensor) -> tuple[float, float]:
+        right = torch.zeros(logits.shape[1], dtype=torch.float64).index_add_(0, asked, (scores.argmax(1) == asked).double())
+        return (right / count)[:seen].mean().item(), (right / count)[seen:].mean().item()
+
+    old, new = shares(logits)
+    old_half, new_half = shares(halved)
+    joint = (old * seen + new * (logits.shape[1] - seen)) / logits.shape[1]
+    values = {
+        "joint": joint,
+        "h_half": harmonic(old_half, new_half),
+        "ausuc": area(logits, asked, seen),
+        "seen": old,
+        "novel": new,
+        "h": harmonic(old, new),
+        "ece": calibration_error(logits, asked),
+    }
+    return {name: 100 * value for name, value in values.items()}
+
+
+def harmonic(left: float, right: float) -> float:
+    return 2 * left * right / (left + right) if left + right else 0.0
+
+
+def area(logits: Tensor, asked: Tensor, seen: int) -> float:
+    """The area under the curve of novel against seen accuracy, by any offset on the added classes."""
+    best_seen, best_new = logits[:, :seen].max(1), logits[:, seen:].max(1)
+    is_seen = asked < seen
+    right = torch.where(is_seen, best_seen.indices, best_new.indices + seen) == asked
+    weights = 1 / torch.bincount(asked, minlength=logits.shape[1]).double()[asked]
+    weights = torch.where(is_seen, weights / seen, weights / (logits.shape[1] - seen)) * right
+    order = (best_seen.values - best_new.values).argsort()
+    zero = torch.zeros(1, dtype=torch.float64)
+    seen_share = torch.cat([(weights * is_seen)[order].flip(0).cumsum(0).flip(0), zero])
+    new_share = torch.cat([zero, (weights * ~is_seen)[order].cumsum(0)])
+    return -torch.trapezoid(new_share, seen_share).item()
+
+
+def calibration_error(logits: Tensor, asked: Tensor, bins: int = 15) -> float:
+    confidence, answer = logits.softmax(1).max(1)
+    weights = 1 / torch.bincount(asked, minlength=logits.shape[1]).double()[asked]
+    gaps = (confidence.double() - (answer == asked).double()) * weights / weights.sum()
+    bin_of = (confidence * bins).long().clamp(max=bins - 1)
+    return torch.zeros(bins, dtype=torch.float64).index_add_(0, bin_of, gaps).abs().sum().item()
+
+
+def ours(fitted: Classifier, data: Draw) -> dict[str, float]:
+    """Measures of a classifier that was fitted on the draw's fitted classes."""
+    known = copy.deepcopy(fitted)
+    vectors, labels = data.support
+    new = range(data.seen, len(data.names))
+    known.add_classes({data.names[index]: vectors[labels == index] for index in new})
+    logits = torch.from_numpy(known.decision_function(data.asked[0].numpy()))
+    columns = torch.from_numpy(np.searchsorted(known.classes_, np.array(data.names)))
+    logits = logits[:, columns]
+    return measures(logits, data.asked[1], data.seen, logits + prior_offsets("half", data.names, data.seen))
+
+
+def cells(pools: Sequence[Pool], arguments: argparse.Namespace) -> Iterator[tuple[Pool, int, int]]:
+    for pool, fitted in product(pools, arguments.fitted):
+        for seed in range(arguments.draws):
+            if draw(pool, fitted, 1, 1, seed) is not None:
+                yield pool, fitted, seed
+
+
+def run(pools: Sequence[Pool], arguments: argparse.Namespace, path: Path) -> None:
+    """Add the missing draws to the CSV."""
+    done = {tuple(row[key] for key in KEYS) for row in read(path)}
+    for pool, fitted, seed in cells(pools, arguments):
+        wanted = [
+            (added, shots)
+            for added, shots in product(arguments.added, arguments.shots)
+            if (pool.name, str(fitted), str(added), str(shots), str(seed)) not in done
+            and draw(pool, fitted, added, shots, seed) is not None
+        ]
+        if not wanted:
+            continue
+        first = draw(pool, fitted, *wanted[0], seed)
+        assert first is not None
+        began = time.perf_counter()
+        labels = np.array(first.names)[first.train[1]]
+        classifiers = {OURS: Classifier(seed=seed).fit(first.train[0], labels)}
+        if pool.relation is not None and fitted > 8:
+            classifiers["ours with attributes"] = Classifier(seed=seed).fit(first.train[0], labels, pool.relation())
+        print(f"{pool.name}: {fitted} fitted, draw {seed}, in {time.perf_counter() - began:.1f} s", flush=True)
+        for added, shots in wanted:
+            data = draw(pool, fitted, added, shots, seed)
+            assert data is not None
+            rows = {name: ours(known, data) for name, known in classifiers.items()}
+            rows |= {name: measures(rule(data), data.asked[1], fitted) for name, rule in RULES.items()}
+            append(path, [(pool.name, fitted, added, shots, seed, name, values) for name, values in rows.items()])
+
+
+KEYS = ("pool", "fitted", "added", "shots", "draw")
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def append(path: Path, rows: Sequence[tuple]) -> None:
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if new:
+            writer.writerow([*KEYS, "rule", *MEASURES])
+        for *keys, name, values in rows:
+            writer.writerow([*keys, name, *(f"{values[measure]:.3f}" for measure in MEASURES)])
+
+
+def verdicts(rows: Sequence[dict[str, str]]) -> list[Section]:
+    """The share of cells in which ours is the best or within half a point of it, less the paired standard error."""
+    by_cell: dict[tuple[str, ...], dict[str, dict[str, list[float]]]] = {}
+    for row in rows:
+        cell = tuple(row[key] for key in KEYS[:-1])
+        for measure in MEASURES:
+            by_cell.setdefault(cell, {}).setdefault(row["rule"], {}).setdefault(measure, []).append(float(row[measure]))
+    summary, behind = [], []
+    for measure in ("joint", "h_half", "ausuc"):
+        good, worst, total = 0, 0.0, 0
+        for cell, rules in by_cell.items():
+            mine = np.array(rules[OURS][measure])
+            gaps = []
+            for name, values in rules.items():
+                if name.startswith(OURS) or len(values[measure]) != len(mine):
+                    continue
+                difference = np.array(values[measure]) - mine
+                error = difference.std(ddof=1) / math.sqrt(len(difference)) if len(difference) > 1 else 0.0
+                gaps.append((difference.mean() - error, difference.mean(), name))
+            gap, mean, name = max(gaps)
+            total, good, worst = total + 1, good + (gap <= WITHIN), max(worst, gap)
+            if gap > WITHIN:
+                behind.append(
+                    {
+                        **dict(zip(KEYS, cell, strict=False)),
+                        "measure": measure,
+                        "rule": name,
+                        "behind": mean,
+                        "less its error": gap,
+                    }
+                )
+        summary.append({"measure": measure, "cells": total, "best or within 0.5, %": 100 * good / total, "most behind": worst})
+    means = []
+    for pool in sorted({cell[0] for cell in by_cell}):
+        names = sorted({name for cell, rules in by_cell.items() if cell[0] == pool for name in rules})
+        for name in names:
+            cells_of = [rules[name] for cell, rules in by_cell.items() if cell[0] == pool and name in rules]
+            means.append(
+                {"dataset, encoder": pool, "rule": name}
+                | {measure: float(np.mean([np.mean(values[measure]) for values in cells_of])) for measure in MEASURES}
+            )
+    notes = ['A difference counts less its paired standard error. H is under the prior "half" for ours, joint under "uniform".']
+    return [
+        Section("Ours against the best simple rule of each cell", "", summary, notes),
+        Section("Means over the cells of each dataset and encoder", "", means, []),
+        Section("Cells further behind", "", behind, []),
+    ]
+
+
+def birds(pool: Pool, draws: int) -> list[Section]:
+    """CUB as the paper splits it: every class fitted on all its training images, then the novel classes added."""
+    alone, grown = [], []
+    assert pool.relation is not None
+    for title, relation in (("", None), (", attributes", pool.relation())):
+        old, new = sorted(pool.fit), sorted(pool.add)
+        train = np.concatenate([pool.fit[name] for name in old])
+        labels = np.repeat(old, [len(pool.fit[name]) for name in old])
+        began = time.perf_counter()
+        fitted = Classifier(unknown=RATE, seed=0).fit(pool.features[train], labels, relation)
+        seconds = time.perf_counter() - began
+        asked = np.concatenate([pool.ask[name] for name in old])
+        seen = pool.features[asked], torch.tensor(np.repeat(np.arange(len(old)), [len(pool.ask[name]) for name in old]))
+        logits = fitted.space_.logits(seen[0])
+        before = measures(torch.cat([logits, torch.full((len(logits), 1), -1e9)], 1), seen[1], len(old))
+        novel_images = pool.features[np.concatenate([pool.add[name] for name in new])]
+        alone.append(
+            {
+                "classes": f"150 fitted{title}, in {seconds:.0f} s",
+                "seen": before["seen"],
+                "ece": before["ece"],
+                "false alarms, fitted": 100 * float((fitted.space_.likeness(seen[0]) < fitted.threshold_).double().mean()),
+                "AUROC of unknown": 100 * fitted.auroc(seen[0].numpy(), novel_images.numpy()),
+            }
+        )
+        for shots in (0, *SHOTS) if relation is not None else SHOTS:
+            results = [added_birds(pool, fitted, seen, shots, draw_number) for draw_number in range(draws)]
+            mean = {key: float(np.mean([result[key] for result in results])) for key in results[0]}
+            grown.append({"classes": f"50 added from {shots}{title}", **mean})
+    notes = [f"{draws} draws of the examples; seen classes are asked on testRecg.txt, added ones on the rest of testZS.txt."]
+    return [
+        Section(f"{pool.name}: 150 classes fitted", "", alone, []),
+        Section(f"{pool.name}: 50 classes added to 150", "", grown, notes),
+    ]
+
+
+def added_birds(pool: Pool, fitted: Classifier, seen: tuple[Tensor, Tensor], shots: int, draw_number: int) -> dict[str, float]:
+    """Measures of all classes after the novel ones were added from so many examples, with those of novel ones alone."""
+    generator = np.random.default_rng([draw_number, 1])
+    known, new, old = copy.deepcopy(fitted), sorted(pool.add), len(pool.fit)
+    order = {name: generator.permutation(pool.add[name]) for name in new}
+    known.add_classes({name: pool.features[order[name][:shots]].numpy() for name in new})
+    rows = np.concatenate([order[name][shots:] for name in new])
+    targets = torch.tensor(np.repeat(old + np.arange(len(new)), [len(order[name]) - shots for name in new]))
+    images, asked = torch.cat([seen[0], pool.features[rows]]), torch.cat([seen[1], targets])
+    logits = known.space_.logits(images)
+    result = measures(logits, asked, old, logits + prior_offsets("half", known.space_.names, old))
+    alone = logits[asked >= old][:, old:].argmax(1) + old == targets
+    rejected = known.space_.likeness(images) < known.threshold_
+    return result | {
+        "novel alone": 100 * alone.double().mean().item(),
+        "false alarms, fitted": 100 * rejected[asked < old].double().mean().item(),
+        "false alarms, added": 100 * rejected[asked >= old].double().mean().item(),
+    }
+
+
+def by_label(labels: np.ndarray, wanted: np.ndarray) -> dict[str, np.ndarray]:
+    return {str(name): np.flatnonzero((labels == name) & wanted) for name in np.unique(labels[wanted])}
+
+
+def load(arguments: argparse.Namespace) -> list[Pool]:
+    """The pools whose features are kept in --features."""
+    pools = []
+    for path in sorted(arguments.features.glob("*.npz")):
+        name = path.stem
+        if arguments.only and not any(part in name for part in arguments.only):
+            continue
+        with np.load(path) as arrays:
+            features, labels, parts = torch.from_numpy(arrays["X"].astype(np.float32)), arrays["y"], arrays["part"]
+        if name.startswith("cub"):
+            fit, ask, add = (by_label(labels, parts == part) for part in ("train", "testRecg", "testZS"))
+            pools.append(Pool(name, features, fit, ask, add, cub_attributes(arguments.root)))
+        else:
+            every = by_label(labels, np.full(len(labels), True))
+            pools.append(Pool(name, features, every, every, every))
+    if not arguments.only or "digits" in arguments.only:
+        images, digits = load_digits(return_X_y=True)
+        every = by_label(digits.astype(str), np.full(len(digits), True))
+        pools.append(Pool("digits", torch.from_numpy(images).float(), every, every, every))
+    return pools
+
+
+def cub_attributes(root: Path | None) -> Callable[[], AttributeRelation] | None:
+    if root is None:
+        return None
+    base = root / "CUB_200_2011"
+    names = [line.split()[1] for line in (base / "classes.txt").read_text().splitlines()]
+    table = np.loadtxt(base / "attributes" / "class_attribute_labels_continuous.txt")
+    return lambda: AttributeRelation(torch.from_numpy(table).float(), names)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--features", type=Path, required=True, help="folder of .npz with the features")
+    parser.add_argument("--root", type=Path, help="where CUB's attributes are")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/QUALITY.md"))
+    parser.add_argument("--only", nargs="*", help="parts of the names of datasets and encoders")
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument(
+        "--birds", action="store_true", help="also measure all of CUB at once, with unknown birds and attributes"
+    )
+    for name, values in (("fitted", FITTED), ("added", ADDED), ("shots", SHOTS)):
+        parser.add_argument(f"--{name}", type=int, nargs="*", default=values)
+    arguments = parser.parse_args()
+    path, pools = arguments.out.with_suffix(".csv"), load(arguments)
+    run(pools, arguments, path)
+    sections = verdicts(read(path)) if path.exists() else []
+    sections += [part for pool in pools if pool.relation and arguments.birds for part in birds(pool, arguments.draws)]
+    arguments.out.write_text("\n\n".join(section.markdown() for section in sections) + "\n")
+
+
+if __name__ == "__main__":
+    main()
