@@ -89,7 +89,7 @@ def test_the_strong_encoder(tmp_path: Path) -> None:
     """Its weights, which no model file holds, go into the network."""
     encoder = open_encoder("efficientnet-lite0", device=torch.device("cpu"), size=40)
     images = [blocks(40, 40, 3, place) for place in range(64)]
-    classifier = Classifier(encoder, steps=2).fit(images[:12], np.repeat(["a", "b", "c"], 4))
+    classifier = Classifier(encoder, variant="gcgpn-cos-aux", steps=2).fit(images[:12], np.repeat(["a", "b", "c"], 4))
     inputs = np.stack(images).transpose(0, 3, 1, 2)
     said = check_parity(classifier, images, inputs, ("new", blocks(40, 40, 4)), tmp_path)
     assert json.loads(said["preparation"])["shape"] == [3, 40, 40]

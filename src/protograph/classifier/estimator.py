@@ -326,12 +326,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_names([str(label) for label in labels.values()])
         features = {str(labels[name]): self._examples(given) for name, given in examples.items()}
         hints = {str(labels[name]): self._hints(relations.get(name)) for name in examples}
-        grown = [*self._labels, *labels.values()]
-        as_labels(grown, self.classes_.dtype.str)  # refuses labels that do not fit before anything changes
+        as_labels(list(labels.values()), self.classes_.dtype.str)  # refuses labels that do not fit before anything changes
         self.space_.add_all(features, hints, self._only_new())
         for name, part in features.items():
             self._keep(name, part)
-        self._set_labels(grown, self.classes_.dtype.str)
+        self._set_labels([*self._labels, *labels.values()], self.classes_.dtype.str)
         return self
 
     def add_examples(self, name: Any, examples: Any) -> Self:
