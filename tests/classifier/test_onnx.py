@@ -100,7 +100,7 @@ def test_real_birds_through_the_net_that_ships(real_root: Path, tmp_path: Path) 
     assert isinstance(birds.store, ImageStore)
     pixels = birds.store.pixels.numpy()
     rows = birds.train.images[:8, :12]
-    classifier = Classifier("conv4", unknown=0.1)
+    classifier = Classifier("conv4", variant="gcgpn-aux", unknown=0.1)
     classifier.fit(list(pixels[rows.flatten()].transpose(0, 2, 3, 1)), np.repeat(birds.classes[:8], 12), birds.relations)
     inputs = pixels[birds.seen_test.images[:64, 0]]
     example = pixels[birds.novel_test.images[0, 0]].transpose(1, 2, 0)

@@ -31,7 +31,8 @@ def test_a_large_matrix_is_sketched_alike_every_time(monkeypatch: pytest.MonkeyP
     sketch = strongest(matrix, 3)
     assert torch.equal(sketch, strongest(matrix, 3))
     assert torch.equal(torch.random.get_rng_state(), state)
-    torch.testing.assert_close(sketch.T @ sketch, exact.T @ exact, atol=1e-6, rtol=1e-6)
+    scatter = exact.T @ exact  # the sketch is computed in float32
+    assert (sketch.T @ sketch - scatter).norm() < 1e-4 * scatter.norm()
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])

@@ -130,7 +130,9 @@ class ImageStore:
 
     def _normalised(self, picked: Tensor) -> Tensor:
         floats = picked.to(torch.float32).mul_(self._scale).add_(self._shift)
-        return floats.contiguous(memory_format=torch.channels_last)  # last, since products by channel are slow in this order
+        # Last, since products by channel are slow in this order. A copy, since `contiguous` would leave the strides of grey
+        # images, by which convolutions round.
+        return torch.empty_like(floats, memory_format=torch.channels_last).copy_(floats)
 
     def _cropped(self, indices: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
         """Crop and flip as index arithmetic: one gather, no loop over images.

@@ -102,7 +102,7 @@ class Mapped(Operator):
     def forward(self, context: Context) -> Weights:
         """Return the weights [E, V, V]."""
         kappa, ridge = self.logarithms.exp()
-        similarities = self.similarity(context).dense(context.classes.shape[1]).float()
+        similarities = self.similarity(context).dense(context.classes.shape[1]).to(context.prototypes)
         seen, count = context.seen, context.classes.shape[1]
         episodes = context.classes.shape[0]
         similarities = similarities.expand(episodes, count, count)
