@@ -230,7 +230,9 @@ def test_contents_that_do_not_fit_are_refused(kept: Path, change: Any, reason: s
 
 def test_an_operator_of_somebody_else_is_named(kept: Path) -> None:
     rewritten(kept, lambda values, tensors: values["variant"]["operators"][0].update(kind="magic"))
-    with pytest.raises(InputError, match=r"made with the operator 'magic', .*: import the module that registers it"):
+    with pytest.raises(
+        InputError, match=r"made with the operator 'magic', .*: name the file that registers it \(--plugin FILE\)"
+    ):
         Classifier.load(kept)
 
 

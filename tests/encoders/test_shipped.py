@@ -112,3 +112,10 @@ def test_the_shipped_backbone_tells_images_apart() -> None:
     assert torch.isfinite(features).all()
     assert features[0] @ features[1] > 0.999
     assert features[0] @ features[2] < 0.95
+
+
+def test_a_backbone_that_nobody_registered_is_named() -> None:
+    encoder = tiny_encoder()
+    description = encoder.description() | {"name": "strided"}
+    with pytest.raises(InputError, match=r"backbone 'strided', which is not registered: name the file .* \(--plugin FILE\)"):
+        open_encoder(description, encoder.tensors())

@@ -78,9 +78,11 @@ def test_a_model_file_asks_the_example_about_new_classes(sizes, vectors, tmp_pat
         assert loaded.predict(np.eye(8, dtype=np.float32)[:2]).shape == (2,)
         loaded.save(model)
     np.savez(tmp_path / "new.npz", vectors=np.ones((1, 8), np.float32))
-    (note,) = protograph("add-class", model, "thrush", tmp_path / "new.npz")["notes"]
-    assert note.startswith("class 'thrush' is taken as unrelated: unknown relation 'sizes'")
-    assert "load the plugin" in note
+    refused = CliRunner().invoke(app, ["add-class", str(model), "thrush", str(tmp_path / "new.npz")])
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert "relation 'sizes' is of a kind that is not registered: name the file" in refused.stderr
+    assert "thrush" not in pg.Classifier.load(model).classes_
+    assert protograph("add-class", model, "thrush", tmp_path / "new.npz", "--like=finch=0.8")["notes"] == []
     protograph("remove-class", model, "thrush")
     assert protograph("add-class", model, "robin", tmp_path / "new.npz", "--plugin", EXAMPLE)["notes"] == []
     (relation,) = pg.Classifier.load(model).space_.relations.values()

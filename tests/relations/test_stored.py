@@ -57,11 +57,11 @@ def test_an_unknown_kind_is_named_when_it_is_asked_and_stays_in_the_file():
     oracle = {"kind": "oracle", "wisdom": 3}
     again = KeptRelation.restore({**values, "source": oracle}, tensors)
     assert torch.equal(again.similarities.to_dense(), kept.similarities.to_dense())
-    with pytest.raises(InputError, match="unknown kind of relation 'oracle': load the plugin that registers it"):
+    with pytest.raises(InputError, match=r"relation 'oracle' is of a kind that is not registered: name the file"):
         again.source.similarities(("a",))
     assert through_json(again).describe()[0]["source"] == oracle
     named = StoredRelation(*name_relation("oracle:/here.csv"))
-    with pytest.raises(InputError, match=r"unknown relation 'oracle'.*load the plugin"):
+    with pytest.raises(InputError, match=r"relation 'oracle' is of a kind that is not registered.*--plugin FILE"):
         named.similarities(("a",))
 
 

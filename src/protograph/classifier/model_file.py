@@ -178,7 +178,8 @@ def unpack(content: bytes, path: Path) -> Contents:
         raise _damaged(path, error) from error
     if unknown:
         raise InputError(
-            f"{path} was made with the operator '{unknown[0]}', which is not registered: import the module that registers it"
+            f"{path} was made with the operator '{unknown[0]}', which is not registered: name the file that registers it "
+            "(--plugin FILE), or import it"
         )
     try:
         space = _variant_space(values, tensors) if values["model"] == "variant" else _gaussian_space(values, tensors)

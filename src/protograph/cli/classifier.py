@@ -43,6 +43,7 @@ def predict_command(
         ),
     ],
     top: Annotated[int, typer.Option(help="How many classes to show for each.", min=1)] = 3,
+    plugin: Plugins = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
@@ -53,6 +54,7 @@ def predict_command(
         protograph predict birds.pg photos --top 1 --json
     """
     progress = ShownProgress(quiet=as_json)
+    load_plugins(plugin)
     classifier = pg.Classifier.load(model)
     names, features = classifier.encode_files(files, skip_bad, progress)
     predictions = classifier.predictions(features)
@@ -126,12 +128,13 @@ def add_class_command(
 
 
 @reported
-def remove_class_command(model: Model, name: Name, as_json: AsJson = False) -> None:
+def remove_class_command(model: Model, name: Name, plugin: Plugins = None, as_json: AsJson = False) -> None:
     """Remove a fitted or added class, in place.
 
     Examples:
         protograph remove-class birds.pg Cardinal
     """
+    load_plugins(plugin)
     with pg.Classifier.edit(model) as classifier:
         classifier.remove_class(parse_label(name, classifier.classes_))
     count = len(classifier.classes_)
@@ -144,6 +147,7 @@ def rename_class_command(
     model: Model,
     name: Name,
     new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.", show_default=False)],
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Rename a class, in place.
@@ -151,6 +155,7 @@ def rename_class_command(
     Examples:
         protograph rename-class birds.pg Cardinal Northern_Cardinal
     """
+    load_plugins(plugin)
     with pg.Classifier.edit(model) as classifier:
         classifier.rename_class(parse_label(name, classifier.classes_), parse_label(new, classifier.classes_))
     result = {"file": str(model), "renamed": name, "to": new, "classes": len(classifier.classes_)}
@@ -158,12 +163,13 @@ def rename_class_command(
 
 
 @reported
-def classes_command(model: Model, as_json: AsJson = False) -> None:
+def classes_command(model: Model, plugin: Plugins = None, as_json: AsJson = False) -> None:
     """List the classes of a model file, with its backbone, variant and relations.
 
     Examples:
         protograph classes birds.pg
     """
+    load_plugins(plugin)
     classifier = pg.Classifier.load(model)
     space = classifier.space_
     counts = [space.examples(row) for row in range(len(space.names))]
@@ -205,6 +211,7 @@ def explain_command(
             show_default=False,
         ),
     ] = None,
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the classes nearest to an image, and what their examples and related classes contribute.
@@ -215,6 +222,7 @@ def explain_command(
     """
     check_heatmap(heatmap, against)
     progress = ShownProgress(quiet=as_json)
+    load_plugins(plugin)
     classifier = pg.Classifier.load(model)
     _, features = classifier.encode_files([image], progress=progress)
     nearest = classifier.explain(features, top)
@@ -273,6 +281,7 @@ def export_command(
             show_default=False,
         ),
     ],
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a model as ONNX.
@@ -287,6 +296,7 @@ def export_command(
     if out.suffix not in (".onnx", ".npz"):
         raise InputError(f"cannot write {out}: give a name that ends in .onnx, or in .npz for the classes alone")
     progress = ShownProgress(quiet=as_json)
+    load_plugins(plugin)
     classifier = pg.Classifier.load(model)
     if out.suffix == ".npz":
         written = [write_classes(classifier, out)]

@@ -67,6 +67,7 @@ def evaluate_command(
         protograph evaluate runs/letters/1-shot/gcgpn-aux/demo-0 --shots 5 --balance
     """
     if folder is not None:
+        load_plugins(plugin)
         evaluate_model(run, folder, as_json)
         return
     if run.is_file():

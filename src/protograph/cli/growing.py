@@ -21,6 +21,7 @@ def add_examples_command(
     files: Annotated[
         list[Path], typer.Argument(metavar="IMAGES", help="Images of it, or folders of them.", show_default=False)
     ],
+    plugin: Plugins = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
@@ -32,6 +33,7 @@ def add_examples_command(
         protograph add-examples birds.pg Cardinal more-cardinals
     """
     progress = ShownProgress(quiet=as_json)
+    load_plugins(plugin)
     with pg.Classifier.edit(model) as classifier:
         label = parse_label(name, classifier.classes_)
         classifier.space_.index(str(label))
@@ -95,7 +97,7 @@ def add_classes_command(
 
 
 @reported
-def refit_command(model: Model, as_json: AsJson = False) -> None:
+def refit_command(model: Model, plugin: Plugins = None, as_json: AsJson = False) -> None:
     """Fit a model file anew, on its kept images and those of added classes.
 
     Added classes then count as fitted. The file keeps the features of its images where `fit --keep-features` made it.
@@ -104,6 +106,7 @@ def refit_command(model: Model, as_json: AsJson = False) -> None:
         protograph refit birds.pg
     """
     progress = ShownProgress(quiet=as_json)
+    load_plugins(plugin)
     with pg.Classifier.edit(model) as classifier:
         added = len(classifier.space_.support)
         notes: list[str] = []

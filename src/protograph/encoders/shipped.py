@@ -19,7 +19,7 @@ from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE
 from protograph.data.store import Normalisation
 from protograph.encoders.base import ImageEncoder
 from protograph.encoders.preparation import Preparation
-from protograph.nn.backbones import build_backbone
+from protograph.nn.backbones import BACKBONES, build_backbone
 from protograph.training.run_folder import Run
 from protograph.variants import find_variant
 
@@ -66,6 +66,11 @@ def build_encoder(
 
     """
     origin = {"kind": "backbone", "name": description["name"], "last_relu": bool(description["last_relu"])}
+    if origin["name"] not in BACKBONES:
+        raise InputError(
+            f"these weights are of the backbone '{origin['name']}', which is not registered: name the file that registers it "
+            "(--plugin FILE), or import it"
+        )
     network = build_backbone(origin["name"], preparation.shape[0], origin["last_relu"])
     try:
         network.load_state_dict(dict(weights))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.relations.base import Description, MissingClassesError, Relation, check_similarities
-from protograph.relations.stored import find_matrix, name_relation, name_tensors, restore_relation
+from protograph.relations.stored import UnregisteredKindError, find_matrix, name_relation, name_tensors, restore_relation
 
 CLASSES_PER_REQUEST = 256  # classes that a source is asked about together, so that its answer stays small
 FEWEST_KNOWN = 3  # classes that a source must know: with two, all others would be as similar as these
@@ -165,7 +165,7 @@ class KeptRelation:
             try:
                 answer = self._answer(source, hint.alias or name)
             except InputError as error:
-                if hint.alias is not None:
+                if hint.alias is not None or isinstance(error, UnregisteredKindError):
                     raise
                 warnings.warn(f"class '{name}' is taken as unrelated: {error}", stacklevel=4)
         elif hint.alias is not None:

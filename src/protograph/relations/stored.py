@@ -13,6 +13,10 @@ from protograph.relations.registry import RELATION_KINDS, RelationSpec
 NAMED_KIND = "named"  # the kind in a description that holds the name of a relation
 
 
+class UnregisteredKindError(InputError):
+    """An error about a relation in a model file whose kind no plugin has registered."""
+
+
 class StoredRelation(Relation):
     """A relation as a model file describes it, restored when it is first asked.
 
@@ -53,14 +57,15 @@ class StoredRelation(Relation):
         """The relation itself.
 
         Raises:
-            InputError: Its kind is not registered, or its file cannot be read.
+            UnregisteredKindError: Its kind is not registered.
+            InputError: Its file cannot be read.
 
         """
         if self.values["kind"] == NAMED_KIND:
             return _parse(self.values["spec"]).open(self.values.get("titles"))
         kind = RELATION_KINDS.get(self.values["kind"])
         if kind is None or kind.restore is None:
-            raise InputError(f"unknown kind of relation '{self.values['kind']}': load the plugin that registers it")
+            raise unregistered_kind(self.values["kind"])
         return kind.restore(self.values, self.tensors)
 
 
@@ -90,7 +95,18 @@ def find_matrix(name: str, tensors: Mapping[str, Tensor], size: int) -> Tensor:
 
 
 def _parse(spec: str) -> RelationSpec:
+    kind = spec.partition(":")[0]
     try:
         return RelationSpec.parse(spec)
     except InputError as error:
-        raise InputError(f"{error} If a plugin registers it, load the plugin") from error
+        if kind in RELATION_KINDS:
+            raise
+        raise unregistered_kind(kind) from error
+
+
+def unregistered_kind(kind: str) -> UnregisteredKindError:
+    """Return the error about a kind of relation that is not registered."""
+    return UnregisteredKindError(
+        f"relation '{kind}' is of a kind that is not registered: name the file that registers it (--plugin FILE) or import it, "
+        "or say how the class relates (--like CLASS=0.8)"
+    )

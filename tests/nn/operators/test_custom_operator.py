@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import protograph as pg
 from protograph._internal.errors import InputError
+from protograph.cli import app
 from protograph.nn.operators import Context
 from protograph.variants import OPERATORS, VARIANTS
 
@@ -64,6 +66,37 @@ def test_its_state_follows_classes_that_are_removed(patrons: Callable[..., Any],
         assert torch.equal(value, before[name][[0, 1, 3, 4, 5]])
     known.save(tmp_path / "known.pg")
     assert np.array_equal(pg.Classifier.load(tmp_path / "known.pg").predict_proba(features), known.predict_proba(features))
+
+
+VERBS = {
+    "predict": ["DATA"], "explain": ["DATA"], "classes": [], "export": ["--out", "OUT.npz"], "rename-class": ["b", "z"],
+    "remove-class": ["b"], "add-class": ["new", "DATA"], "add-examples": ["a", "DATA"], "add-classes": ["FOLDER"], "refit": [],
+    "evaluate": ["LABELLED"],
+}  # fmt: skip
+REFUSALS = {  # for another reason, once the file is read
+    "add-examples": "takes no further examples",
+    "add-classes": "was fitted on features",
+    "refit": "were not kept",
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_of_a_model_file_takes_the_plugin_that_registers_its_operator(verb: str, tmp_path: Path) -> None:
+    runpy.run_path(str(EXAMPLE))
+    features, labels = np.random.default_rng(0).normal(size=(12, D)).astype(np.float32), np.repeat(list("abc"), 4)
+    pg.Classifier(variant="gcgpn-patrons", steps=1).fit(features, labels).save(tmp_path / "model.pg")
+    OPERATORS.pop("patrons")
+    np.savez(tmp_path / "data.npz", vectors=features[:1])
+    np.savez(tmp_path / "labelled.npz", vectors=features, labels=labels)
+    given = {"DATA": "data.npz", "OUT.npz": "out.npz", "LABELLED": "labelled.npz", "FOLDER": ""}
+    words = [str(tmp_path / given[word]) if word in given else word for word in VERBS[verb]]
+    arguments = [verb, str(tmp_path / "model.pg"), *words]
+    refused = CliRunner().invoke(app, arguments)
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert "operator 'patrons', which is not registered: name the file that registers it (--plugin FILE)" in refused.stderr
+    done = CliRunner().invoke(app, [*arguments, "--plugin", str(EXAMPLE)])
+    assert done.exit_code == (2 if verb in REFUSALS else 0), done.stderr or done.exception
+    assert REFUSALS.get(verb, "") in done.stderr
 
 
 @pytest.mark.parametrize(
