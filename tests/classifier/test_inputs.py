@@ -8,7 +8,7 @@ from PIL import Image
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Silent
-from protograph.classifier.inputs import as_array, as_images, encode_files, read_training_files
+from protograph.classifier.inputs import as_array, as_images, encode_files, list_files, read_training_files
 
 GREY, COLOUR = np.zeros((4, 6), np.uint8), np.zeros((4, 6, 3), np.uint8)
 
@@ -61,6 +61,31 @@ def test_a_file_of_features_is_read_for_training_and_for_questions(tmp_path: Pat
     assert np.array_equal(features.numpy(), np.vstack([vectors, vectors]))
     with pytest.raises(InputError, match=r"some.npz has vectors of 2 numbers, but the model was fitted on 3"):
         encode_files([tmp_path / "some.npz"], None, 3, False, Silent())
+
+
+def test_folders_inside_a_folder_are_gone_through_once_where_that_is_asked_for(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Noted(Silent):
+        def say(self, line: str) -> None:
+            said.append(line)
+
+    expected = []
+    for name in ("a/1.png", "a/deep/er/2.JPG", "b/3.png", "0.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+        expected.append(tmp_path / name)
+    for name in (".hidden/4.png", "b/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "b" / "up").symlink_to(tmp_path)
+    assert sorted(list_files([tmp_path], Noted())) == sorted(expected)
+    assert said == [f"4 images in {tmp_path} and 3 folders inside"]
+    assert list_files([tmp_path]) == [tmp_path / "0.png"], "the images of a class lie directly in its folder"
+    with pytest.raises(InputError, match="deep holds no images"):
+        list_files([tmp_path / "a" / "deep"])
+    assert list_files([tmp_path / "0.png"], Noted()) == [tmp_path / "0.png"]
+    assert len(said) == 1
 
 
 def test_bad_vectors_are_left_out_or_refused(tmp_path: Path) -> None:

@@ -235,6 +235,11 @@ def test_an_added_class_is_found_among_the_others(model: Path, tmp_path: Path) -
     assert line.endswith(f" knows 6 classes; {100 * share:.1f} % of its prototype comes from other classes by similarity\n")
 
 
+def test_class_folders_are_predicted_and_counted(fitted: Path, birds: Path) -> None:
+    assert len(answer("predict", fitted, birds)) == 8 * len(KINDS)
+    assert protograph("predict", fitted, birds).stderr.startswith(f"32 images in {birds} and 4 folders inside\n")
+
+
 def test_probabilities_are_the_classifiers(fitted: Path, birds: Path) -> None:
     files = sorted(birds.glob("*/*.png"))[::5]
     classifier = Classifier.load(fitted)

@@ -373,7 +373,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def encode_files(
-        self, files: Sequence[Path], skip_bad: bool = False, progress: Progress | None = None
+        self, files: Sequence[Path], skip_bad: bool = False, progress: Progress | None = None, recursive: bool = False
     ) -> tuple[list[str], Tensor]:
         """Return the names of images, or of vectors, and their features [n, D].
 
@@ -381,13 +381,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             files: Images and folders of images; files of features where the classifier was fitted on features.
             skip_bad: Whether images that cannot be read are left out instead of refused.
             progress: What shows how far the encoding is.
+            recursive: Whether images are also taken from the folders in a folder, such as class folders.
 
         Raises:
             InputError: A file cannot be read, or its vectors have another length than the fitted ones.
 
         """
         check_is_fitted(self)
-        return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent())
+        return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent(), recursive)
 
     def remove_class(self, name: Any) -> Self:
         """Remove a class, fitted or added, and return the classifier."""

@@ -18,7 +18,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.data.datasets.features import READERS, bad_rows, read_features, read_vectors
 from protograph.data.datasets.folder import list_images
-from protograph.data.reading import SUFFIXES, count_other_files, find_names
+from protograph.data.reading import SUFFIXES, count_other_files, find_all_folders, find_names
 from protograph.encoders import Encoder
 from protograph.encoders.preparation import unreadable
 
@@ -115,7 +115,7 @@ def list_labelled_images(root: Path, progress: Progress) -> tuple[list[Path], li
 
 
 def encode_files(
-    files: Sequence[Path], encoder: Encoder | None, features: int, skip_bad: bool, progress: Progress
+    files: Sequence[Path], encoder: Encoder | None, features: int, skip_bad: bool, progress: Progress, recursive: bool = False
 ) -> tuple[list[str], Tensor]:
     """Return the names of images, or of vectors, and their features [n, D].
 
@@ -125,11 +125,12 @@ def encode_files(
         features: The number of features D that vectors must have.
         skip_bad: Whether images that cannot be read are left out instead of refused.
         progress: What shows how far the encoding is.
+        recursive: Whether images are also taken from the folders in a folder; then a line says how many there are.
 
     """
     if encoder is None:
         return _read_vector_files(files, features, skip_bad, progress)
-    listed = list_files(files)
+    listed = list_files(files, progress if recursive else None)
     images = [listed[row] for row in readable_rows(listed, skip_bad, progress)]
     if not images:
         raise InputError("none of the images can be read: give others")
@@ -148,16 +149,21 @@ def _read_vector_files(files: Sequence[Path], features: int, skip_bad: bool, pro
     return names, torch.cat(tables)
 
 
-def list_files(paths: Sequence[Path]) -> list[Path]:
-    """Return files, each folder replaced by the images in it."""
+def list_files(paths: Sequence[Path], progress: Progress | None = None) -> list[Path]:
+    """Return files, each folder replaced by the images in it; with `progress`, also by those of all folders inside."""
     files: list[Path] = []
     for path in paths:
         if not path.is_dir():
             files.append(path)
-        elif names := find_names(path):
-            files += [path / name for name in names]
-        else:
+            continue
+        folders = [path] if progress is None else find_all_folders(path)
+        images = [folder / name for folder in folders for name in find_names(folder)]
+        if not images:
             raise InputError(f"folder {path} holds no images: give one that does, or images")
+        if progress is not None:
+            inside = len({image.parent for image in images} - {path})
+            progress.say(f"{len(images)} images in {path}" + (f" and {inside} folders inside" if inside else ""))
+        files += images
     return files
 
 

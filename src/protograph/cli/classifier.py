@@ -38,7 +38,7 @@ def predict_command(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="Images, or folders of them; files of features, where the model was fitted on features.",
+            help="Images, or folders, with all folders inside; files of features, where the model was fitted on features.",
             show_default=False,
         ),
     ],
@@ -56,7 +56,7 @@ def predict_command(
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
     classifier = pg.Classifier.load(model)
-    names, features = classifier.encode_files(files, skip_bad, progress)
+    names, features = classifier.encode_files(files, skip_bad, progress, recursive=True)
     predictions = classifier.predictions(features)
     result = []
     for row, chances in enumerate(torch.from_numpy(predictions.probabilities)):

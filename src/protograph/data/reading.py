@@ -141,6 +141,17 @@ def find_folders(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
+def find_all_folders(folder: Path) -> list[Path]:
+    """Return a folder and all visible folders inside, at any depth, each once, also where links lead to it again."""
+    folders, visited = [folder], {folder.resolve()}
+    for parent in folders:  # grows as it goes
+        for child in (parent / name for name in find_folders(parent)):
+            if (target := child.resolve()) not in visited:
+                visited.add(target)
+                folders.append(child)
+    return folders
+
+
 def read_columns(path: Path, *needed: str) -> list[dict[str, str | None]]:
     """Return the rows of a .csv file that has the columns `needed`."""
     try:
