@@ -125,6 +125,20 @@ def test_wordnet_tells_what_it_takes_names_for(tmp_path: Path) -> None:
     assert "lifts and moves" not in shown  # an id means what it means
 
 
+def test_classes_that_a_relation_lacks_are_named_and_the_rest_is_shown(tmp_path: Path, table: Path) -> None:
+    write_wordnet(tmp_path / "wn")
+    arguments = (f"wordnet:{tmp_path / 'wn'}", "--names=crane,Zoggle,Zebra_Finch,Quux")
+    said = answer(*arguments)
+    assert said["lacking"] == ["Zoggle", "Quux"]
+    alone = answer(arguments[0], "--names=crane,Zebra_Finch")
+    assert said == {**alone, "lacking": ["Zoggle", "Quux"]}
+    shown = relations(*arguments)
+    assert "Zebra_Finch" in shown.stdout
+    assert "lacks Zoggle, Quux (2 of 4 classes), left out here" in shown.stderr
+    answer(f"attributes:{table}", "--names=hen,pig,cat", "--out", tmp_path / "a.npz")
+    assert MatrixRelation.read(tmp_path / "a.npz").names == ("hen", "cat")
+
+
 def test_chosen_class_is_shown(table: Path) -> None:
     result = answer(f"attributes:{table}", "--class=hen")
     assert result["class"] == "hen"
@@ -156,7 +170,8 @@ def test_image_of_any_size_is_drawn(tmp_path: Path, classes: int, seen: int) -> 
         (["kinship", "--dataset=tyo"], ["'tyo'", "toy"]),
         (["kinship", "--names=a,b"], ["'kinship'"]),
         (["attributes:TABLE", "--class=cta"], ["unknown class 'cta'", "cat"]),
-        (["attributes:TABLE", "--names=cat,pig,fly"], ["lacks class 'pig' and 1 more"]),
+        (["attributes:TABLE", "--names=pig,fly"], ["lacks class 'pig' and 1 more"]),
+        (["attributes:TABLE", "--names=cat,pig,fly", "--class=fly"], ["lacks class 'pig' and 1 more"]),
         (["attributes:TABLE", "--dataset=toy"], ["lacks class 'class-00' and 24 more"]),
         (["attributes:TABLE", "--names=cat,cat"], ["different class names", "'cat,cat'"]),
         (["attributes:TABLE", "--names=,"], ["--names"]),

@@ -17,7 +17,8 @@ from protograph._internal.files import write_atomically
 from protograph.cli.display import ShownProgress, reported, show
 from protograph.cli.options import AsJson, Plugins, Root, SkipBad, load_plugins
 from protograph.data import Dataset, open_dataset
-from protograph.relations import MatrixRelation, Relation, RelationSpec, check_similarities, named_kinds
+from protograph.relations import MatrixRelation, MissingClassesError, Relation, RelationSpec, check_similarities, named_kinds
+from protograph.relations.base import NAMES_LISTED
 
 STRONGEST, WEAKEST = 10, 5
 
@@ -63,6 +64,8 @@ def relations_command(
 ) -> None:
     """Show how similar classes are by a relation, and save or draw the matrix.
 
+    Classes that the relation does not know are named and left out.
+
     Examples:
         protograph relations wordnet --names "robin,crane.n.05"
         protograph relations attributes --dataset cub --root DATA
@@ -70,22 +73,31 @@ def relations_command(
     """
     load_plugins(plugin)
     check_relation_options(out, image, dataset, {"--names": names}, {"--skip-bad": skip_bad, "--root": root})
-    data = open_dataset(dataset, root, ShownProgress(quiet=as_json), skip_bad) if dataset else None
+    progress = ShownProgress(quiet=as_json)
+    data = open_dataset(dataset, root, progress, skip_bad) if dataset else None
     settings = {"centred": centred or None, "measure": measure, "power": power}
     source = open_source(relation, data, settings)
     classes = find_classes(source, relation, data, names)
-    seen = data.seen if data else len(classes)
-    chosen = chosen or classes[seen if seen < len(classes) else 0]
-    if chosen not in classes:
+    if chosen is not None and chosen not in classes:
         raise unknown_name("class", chosen, classes)
-    matrix = check_similarities(source.similarities(classes), classes, relation)
+    first_novel, all_titles = (data.seen, data.titles) if data else (len(classes), {})
+    similarities, lacking = similarities_of_known(source, classes, chosen)
+    seen = sum(name not in lacking for name in classes[:first_novel])
+    classes = [name for name in classes if name not in lacking]
+    if lacking:
+        listed = ", ".join(lacking[:NAMES_LISTED]) + (", ..." if len(lacking) > NAMES_LISTED else "")
+        count = len(classes) + len(lacking)
+        progress.say(f"note: relation '{relation}' lacks {listed} ({len(lacking)} of {count} classes), left out here")
+    chosen = chosen or classes[seen if seen < len(classes) else 0]
+    matrix = check_similarities(similarities, classes, relation)
     result: dict[str, Any] = {"relation": relation, "classes": len(classes), "seen": seen if data else None, "class": chosen}
+    result["lacking"] = list(lacking)
     result |= neighbours(matrix, classes, chosen) | {"statistics": statistics(matrix)}
     if senses := source.senses(classes):
         result["senses"] = [
             {"name": sense.name, "by": sense.by, "id": sense.id, "sense": sense.sense, "gloss": sense.gloss} for sense in senses
         ]
-    titles = [data.title(row) if data else name for row, name in enumerate(classes)]
+    titles = [all_titles.get(name, name) for name in classes]
     if out:
         write_matrix(matrix, classes, relation, out)
     if image:
@@ -101,7 +113,7 @@ def relations_command(
         if table.row_count:
             show(result, table, as_json)
     for path in filter(None, (out, image)):
-        ShownProgress().say(f"wrote {path}")
+        progress.say(f"wrote {path}")
 
 
 def check_relation_options(
@@ -158,6 +170,23 @@ def find_classes(source: Relation, name: str, dataset: Dataset | None, names: st
     if source.classes is not None:
         return list(source.classes)
     raise InputError(f"relation '{name}' cannot list its classes: give --dataset or --names")
+
+
+def similarities_of_known(source: Relation, classes: list[str], chosen: str | None) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the similarities of the classes that a relation knows, and the names of those that it lacks.
+
+    Raises:
+        MissingClassesError: It knows none of them, or not the chosen one.
+
+    """
+    try:
+        return source.similarities(classes), ()
+    except MissingClassesError as error:
+        lacking = set(error.missing)
+        known = [name for name in classes if name not in lacking]
+        if not (lacking and known) or chosen in lacking:
+            raise
+        return source.similarities(known), error.missing
 
 
 def neighbours(matrix: Tensor, classes: list[str], chosen: str) -> dict[str, list[dict[str, Any]]]:
