@@ -366,7 +366,6 @@ def test_mistakes_are_named() -> None:
         (lambda: Classifier(balance=True).fit(features, labels), "balance belongs .* use prior"),
         (lambda: Classifier(prior="most").fit(features, labels), "unknown prior 'most'"),
         (lambda: Classifier(prior={"a": 0.0}).fit(features, labels), "prior of class 'a' must be a positive number"),
-        (lambda: quick(prior="half").fit(features, labels), "learned how likely new classes are"),
         (lambda: Classifier(unknown=0.1).fit(features[::12], labels[::12]), "too few images to calibrate 'unknown'"),
         (lambda: Classifier().fit(features, labels).add_class("x", features[:1], {"a": 1.0}), "was fitted without relations"),
         (lambda: quick(shots=(3, 2)).fit(features, labels), "fewest and the most"),
@@ -683,6 +682,17 @@ def test_the_encoder_of_a_run_changes_copies_as_its_training_changed_images(
     Classifier.from_run(toy_run("aux-only", zoom=1.2, erase=0.3), toy)
     *_, augmentation, _ = fake_encoders[0]
     assert augmentation == replace(toy.augmentation, zoom=1.2, erase=0.3) != toy.augmentation
+
+
+def test_a_prior_moves_the_logits_of_a_run(
+    toy: Dataset, toy_run: Callable[..., Path], fake_encoders: list[tuple[Any, ...]]
+) -> None:
+    known = Classifier.from_run(toy_run("aux-only"), toy, prior="half")
+    known.add_class("new", np.ones((1, known.n_features_in_)))
+    asked = np.eye(known.n_features_in_)[:3]
+    moved = known.decision_function(asked)
+    expected = np.where(known.classes_ == "new", 0.0, -np.log(toy.seen))
+    np.testing.assert_allclose(moved - known.set_params(prior="uniform").decision_function(asked), [expected] * 3, atol=1e-9)
 
 
 @pytest.mark.slow

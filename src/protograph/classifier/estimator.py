@@ -88,10 +88,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             the share is the same for classes from one example and from many.
         unknown_label: The answer for such images.
         prior: How likely the classes are. "uniform": all are equally likely. "half": half of the images are of added classes.
-            Or a number per class, {label: number}, of which only the ratios count; a class not named counts 1.
+            Or a number per class, {label: number}, of which only the ratios count; a class not named counts 1. With a variant,
+            "uniform" leaves the logits as its episodes trained them, and a prior moves them as it does in the Gaussian model.
         keep_features: Whether the features of all images are kept, so that `refit` can fit anew.
         balance: With a variant, whether one bias weighs added classes against seen ones. It is chosen with a model that is
-            fitted first without a fifth of the classes, which are new to it.
+            fitted first without a fifth of the classes, which are new to it. Where other numbers of classes are added, a
+            `prior` serves better, and needs no second fit.
         shots: With a variant, the fewest and the most examples of a class acting as new.
         copies: With a variant, the number of augmented copies of each image to train on, where there is an encoder. The
             default is 4 for networks of this package, and 0 for those trained on more images, which copies do not help.
@@ -659,11 +661,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._check_gaussian()
         elif self.keep_features:
             raise InputError("keep_features serves to refit the Gaussian model: leave it out, or the variant")
-        elif self.prior != "uniform":
-            raise InputError(
-                f"variant '{self.variant}' learned how likely new classes are from its episodes: leave out the prior, or the "
-                "variant"
-            )
         fewest, most = self.shots
         if not 1 <= fewest <= most:
             raise InputError(f"shots must be the fewest and the most examples of a class acting as new, not {self.shots}")
