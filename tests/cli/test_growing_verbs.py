@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.test_classifier_verbs import bird, birds, default_backbone  # noqa: F401 - fixtures
+from kept import blobs
 from protograph import Classifier
 from protograph.cli import app
 
@@ -71,6 +72,22 @@ def test_a_refit_counts_added_classes_as_fitted(model: Path, tmp_path: Path, bir
     assert refit.threshold_ == pytest.approx(whole.threshold_, abs=1e-4)
     np.testing.assert_allclose(refit.prototypes_, whole.prototypes_, atol=1e-4)
     assert "fit with keep_features=True" in refused("refit", tmp_path / "whole.pg")
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_where_added_classes_are_many_a_refit_is_advised(keep: bool, tmp_path: Path) -> None:
+    features, labels = blobs(classes=12, images=6)
+    known = Classifier(keep_features=keep).fit(features[:12], labels[:12])
+    known.add_classes({name: features[labels == name] for name in "cdefghijk"}).add_class("l", features[labels == "l"][:4])
+    known.save(tmp_path / "some.pg")
+    np.savez(tmp_path / "one.npz", vectors=features[-1:].astype(np.float32))
+    (note,) = answer("add-examples", tmp_path / "some.pg", "l", tmp_path / "one.npz")["notes"]
+    way = f"protograph refit {tmp_path / 'some.pg'}" if keep else "protograph fit, on the images of all classes"
+    assert note == f"10 added classes outnumber the 2 fitted ones: fitting anew pays ({way})"
+    answer("remove-class", tmp_path / "some.pg", "c")
+    assert answer("add-examples", tmp_path / "some.pg", "l", tmp_path / "one.npz")["notes"] == []
+    if keep:
+        assert answer("refit", tmp_path / "some.pg")["were_added"] == 9
 
 
 @pytest.mark.slow

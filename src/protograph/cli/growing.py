@@ -9,7 +9,7 @@ import protograph as pg
 from protograph._internal.errors import InputError
 from protograph.classifier.inputs import list_labelled_images, readable_rows
 from protograph.classifier.labels import parse_label
-from protograph.cli.classifier import Model, Name, counted, summary_line, taken_for, tell, warnings_as
+from protograph.cli.classifier import Model, Name, counted, refit_notes, summary_line, taken_for, tell, warnings_as
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
 
@@ -40,7 +40,10 @@ def add_examples_command(
         examples = classifier.encode_files(files, skip_bad, progress)[1]
         classifier.add_examples(label, examples)
         total = classifier.space_.examples(classifier.space_.index(str(label)))
-    result = {"file": str(model), "class": name, "added": len(examples), "examples": total}
+        notes = refit_notes(classifier, model)
+    for note in notes:
+        progress.say(f"note: {note}")
+    result = {"file": str(model), "class": name, "added": len(examples), "examples": total, "notes": notes}
     tell(result, f"added {counted(len(examples), 'example')} of '{name}', which has {total} now", as_json)
 
 
@@ -80,7 +83,7 @@ def add_classes_command(
         }
         with warnings_as(notes := []):
             classifier.add_classes(examples)
-        notes += taken_for(classifier, len(examples))
+        notes += [*taken_for(classifier, len(examples)), *refit_notes(classifier, model)]
     for note in notes:
         progress.say(f"note: {note}")
     count = len(classifier.classes_)
