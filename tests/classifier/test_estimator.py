@@ -369,6 +369,18 @@ def test_mistakes_are_named() -> None:
         (lambda: Classifier(unknown=0.1).fit(features[::12], labels[::12]), "too few images to calibrate 'unknown'"),
         (lambda: Classifier().fit(features, labels).add_class("x", features[:1], {"a": 1.0}), "was fitted without relations"),
         (lambda: quick(shots=(3, 2)).fit(features, labels), "fewest and the most"),
+        (lambda: quick(shots=(1, 2.5)).fit(features, labels), "fewest and the most"),
+        (lambda: quick(steps=-1).fit(features, labels), "steps must be a whole number from 0 on"),
+        (lambda: quick(copies=-1).fit(features, labels), "copies must be a whole number from 0 on"),
+        (lambda: quick(learning_rate=float("nan")).fit(features, labels), "learning rate must be a positive number"),
+        (lambda: quick().fit(features * 1e20, labels), "the largest feature is .*: multiply"),
+        (lambda: quick().fit(features * 1e-20, labels), "the largest feature is .*: multiply"),
+        (lambda: plain.predict(features * 1e20), "the largest feature is .*: multiply"),
+        (lambda: Classifier().fit(features, [float("nan"), *range(len(labels) - 1)]), "label 0 is missing"),
+        (lambda: Classifier().fit(features, [*labels[:-1], None]), f"label {len(labels) - 1} is missing"),
+        (lambda: Classifier().fit(features, [*labels[:-1], "a\0"]), r"class 'a\\x00' has the character NUL"),
+        (lambda: known.add_class("a\0", features[:1]), r"class 'a\\x00' has the character NUL"),
+        (lambda: known.rename_class("a", "a\0"), r"class 'a\\x00' has the character NUL"),
         (lambda: quick(unknown=2.0).fit(features, labels), "rate must lie between 0 and 1, not 2.0"),
         (lambda: quick(unknown=0.1, unknown_label="a").fit(features, labels), "a class is called 'a'"),
         (lambda: quick(unknown=0.1).fit(features[::12], labels[::12]), "held-out images, and there are 0"),
@@ -384,6 +396,20 @@ def test_mistakes_are_named() -> None:
     one = Classifier().fit(features[:3], labels[:3])
     with pytest.raises(InputError, match="class 'a' is the last one"):
         one.remove_class("a")
+
+
+def test_answers_do_not_depend_on_the_scale_of_features() -> None:
+    features, labels = blobs(images=20)
+    expected = Classifier(unknown=0.1).fit(features, labels).add_class("x", -features[:2]).predict(features)
+    for scale in (1e-30, 1e-20, 1e20, 1e30):
+        scaled = Classifier(unknown=0.1).fit(scale * features, labels).add_class("x", -scale * features[:2])
+        assert np.array_equal(scaled.predict(scale * features), expected)
+
+
+def test_more_shots_than_any_class_has_are_as_many_as_it_has() -> None:
+    features, labels = blobs(images=8)
+    some, many = (Classifier(variant="gcgpn-cos-aux", steps=2, shots=(5, most)).fit(features, labels) for most in (8, 10**9))
+    assert np.array_equal(some.prototypes_, many.prototypes_)
 
 
 def test_it_can_be_cloned_pickled_and_kept_by_joblib(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The classifier that users keep: fit it once, add classes later, predict, save it in one file."""
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from protograph.classifier.gaussian_fitting import fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.inputs import as_array, as_images, encode_files
 from protograph.classifier.joint_space import JointSpace
-from protograph.classifier.labels import as_label, as_labels
+from protograph.classifier.labels import as_label, as_labels, check_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
 from protograph.classifier.prior import check_prior, prior_offsets
 from protograph.data import Dataset, FeatureStore
@@ -46,6 +47,7 @@ from protograph.variants import Variant, find_variant
 
 Update = Literal["all", "novel"]
 UPDATES = ("all", "novel")
+SMALLEST_FEATURE, LARGEST_FEATURE = 1e-15, 1e15  # squares of float32, and their sums, neither vanish nor overflow
 Array = NDArray[Any]
 
 
@@ -575,13 +577,15 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _training_set(self, X: Any, y: Any, progress: Progress) -> tuple[Tensor, Tensor | None, Array]:  # noqa: N803
         """Return features [n, D], those of copies [n, R, D] where images can be augmented, and labels [n]."""
-        images = None if self.encoder_ is None else as_images(X)
+        images, given = None if self.encoder_ is None else as_images(X), as_array(y)
+        check_labels(given)
         if images is None:
-            table, labels = validate_data(self, as_array(X), as_array(y), dtype=np.float32)
+            table, labels = validate_data(self, as_array(X), given, dtype=np.float32)
             features, copies = _as_tensor(table), None
+            self._check_scale(features)
         else:
             assert self.encoder_ is not None
-            labels = column_or_1d(as_array(y))
+            labels = column_or_1d(given)
             if len(labels) != len(images):
                 raise InputError(f"{len(images)} images have {len(labels)} labels: give one label per image")
             features = self.encoder_.encode(images, progress)
@@ -600,7 +604,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if images is not None:
             assert self.encoder_ is not None
             return self.encoder_.encode(images)
-        return _as_tensor(validate_data(self, as_array(X), dtype=np.float32, reset=False))
+        features = _as_tensor(validate_data(self, as_array(X), dtype=np.float32, reset=False))
+        self._check_scale(features, smallest=0.0)
+        return features
 
     def _examples(self, examples: Any) -> Tensor:
         """Return the features [K, D] of the examples of a class, of which there may be none."""
@@ -661,10 +667,24 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._check_gaussian()
         elif self.keep_features:
             raise InputError("keep_features serves to refit the Gaussian model: leave it out, or the variant")
-        fewest, most = self.shots
-        if not 1 <= fewest <= most:
+        shots = tuple(self.shots)
+        if len(shots) != 2 or not all(_is_whole(count) for count in shots) or not 1 <= shots[0] <= shots[1]:
             raise InputError(f"shots must be the fewest and the most examples of a class acting as new, not {self.shots}")
+        for name, value in (("steps", self.steps), ("copies", self.copies)):
+            if value is not None and not (_is_whole(value) and value >= 0):
+                raise InputError(f"{name} must be a whole number from 0 on, or None for the default, not {value!r}")
+        if not (isinstance(self.learning_rate, int | float | np.number) and 0 < self.learning_rate < math.inf):
+            raise InputError(f"the learning rate must be a positive number, not {self.learning_rate!r}")
         self._check_names(names)
+
+    def _check_scale(self, features: Tensor, smallest: float = SMALLEST_FEATURE) -> None:
+        """Raise an `InputError` if a variant, which is trained in float32, would lose features [n, D] by their size."""
+        most = features.abs().max().item() if features.numel() else 0.0
+        if self.variant is not None and most and not smallest <= most <= LARGEST_FEATURE:
+            raise InputError(
+                f"the largest feature is {most:.3g}, and a variant takes {SMALLEST_FEATURE:g} to {LARGEST_FEATURE:g}: multiply "
+                "all features by one number, or leave out the variant"
+            )
 
     def _check_gaussian(self) -> None:
         """Raise an `InputError` if a parameter is set that only the training of a variant uses."""
@@ -696,6 +716,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"a class is called '{self.unknown_label}', as unknown images are: rename it, or choose another unknown_label"
             )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _as_tensor(table: Array) -> Tensor:

@@ -99,7 +99,7 @@ class Fit:
 
     def _test_spec(self, seen: Pool, away: Mapping[int, list[int]]) -> EpisodeSpec | None:
         """Return episodes with as many queries of seen classes as of new ones, and K as large as half of these allow."""
-        for most in range(self.shots[1], 0, -1):
+        for most in range(min(self.shots[1], max(map(len, away.values()), default=0)), 0, -1):
             usable = {class_id: rows for class_id, rows in away.items() if len(rows) > most}
             if len(seen) and 2 * len(usable) >= len(away):
                 new = Pool.from_members(usable)
@@ -173,7 +173,7 @@ def episode_spec(members: Mapping[int, Sequence[int]], recipe: Recipe, shots: tu
     images take no part and keep their class means.
     """
     fewest = max(FEWEST_IN_EPISODES, math.ceil(len(members) / 2))
-    for most in range(shots[1], 0, -1):
+    for most in range(min(shots[1], max(map(len, members.values()), default=0)), 0, -1):
         queries = recipe.novel_queries if most > 1 else 1
         usable = {class_id: list(rows) for class_id, rows in members.items() if len(rows) >= most + queries}
         if len(usable) >= fewest:

@@ -31,7 +31,25 @@ def as_label(name: Any, labels: Labels) -> Any:
         raise InputError(f"class {name!r} must be {description}, as the other classes are")
     if name == "":
         raise InputError("a class needs a name")
+    check_labels([name])
     return float(name) if kind == "f" else name  # type: ignore[arg-type]
+
+
+def check_labels(labels: Any) -> None:
+    """Raise an `InputError` if a label is NaN or missing, or a text with the character NUL, which arrays of texts would drop.
+
+    Args:
+        labels: A sequence of labels, before it becomes an array.
+
+    """
+    kind = labels.dtype.kind if isinstance(labels, np.ndarray) else "O"
+    if kind in "biu" or not hasattr(labels, "__len__"):
+        return
+    for row, label in enumerate(labels):
+        if label is None or label != label:
+            raise InputError(f"label {row} is missing ({label}): leave its example out")
+        if isinstance(label, str) and "\0" in label:
+            raise InputError(f"class {str(label)!r} has the character NUL in its name: leave it out")
 
 
 def parse_label(text: str, labels: Labels) -> Any:
