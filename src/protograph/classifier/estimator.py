@@ -32,9 +32,10 @@ from protograph.classifier.gaussian_fitting import fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.inputs import as_array, as_images, encode_files
 from protograph.classifier.joint_space import JointSpace
-from protograph.classifier.labels import as_label, as_labels, check_labels
+from protograph.classifier.labels import as_label, check_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
 from protograph.classifier.prior import check_prior, prior_offsets
+from protograph.classifier.state import ChangeLock, State
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
 from protograph.encoders import Encoder, open_encoder, usual_copies
@@ -59,12 +60,14 @@ class Predictions:
         labels: The label [n] of each image, or `unknown_label`.
         probabilities: The probability [n, V] of every class, in the order of `classes_`.
         likeness: How like some class each image is [n], which `threshold_` is compared with.
+        classes: The labels of all classes [V], sorted, as they were when this was predicted.
 
     """
 
     labels: Array
     probabilities: Array
     likeness: Array
+    classes: Array
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -122,13 +125,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     """
 
-    classes_: Array
-    space_: JointSpace | GaussianSpace
     encoder_: Encoder | None
-    threshold_: float | None
-    bias_: float
-    order_: Array
-    kept_: dict[str, Tensor]
+    _state: State  # all that changes with the classes: a reader takes it once, a change replaces it
+    _changes: ChangeLock
 
     def __init__(
         self,
@@ -187,15 +186,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows: dict[int, list[int]] = {class_id: [] for class_id in range(len(names))}
         for row, class_id in enumerate(targets.tolist()):
             rows[class_id].append(row)
+        space: JointSpace | GaussianSpace
         if self.variant is None:
-            self.bias_ = 0.0
-            self.space_ = fit_space(features, rows, names, kept, self.unknown, self.seed, progress)
-            self.threshold_ = None if self.unknown is None else self.space_.settings.limits[FITTED]
+            space, bias = fit_space(features, rows, names, kept, self.unknown, self.seed, progress), 0.0
+            threshold = None if self.unknown is None else space.settings.limits[FITTED]
         else:
-            self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
-        self._set_labels(list(classes), classes.dtype.str)
-        self.kept_ = {name: features[rows[class_id]] for class_id, name in enumerate(names)} if self.keep_features else {}
-        return self
+            space, bias, threshold = self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
+        images = {name: features[rows[class_id]] for class_id, name in enumerate(names)} if self.keep_features else {}
+        return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, bias))
 
     def refit(self, progress: Progress | None = None) -> Self:
         """Fit anew on the features that are kept, those of added classes among them, and return the classifier.
@@ -211,25 +209,75 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         """
         check_is_fitted(self)
-        if not self.kept_ or not isinstance(self.space_, GaussianSpace):
-            raise InputError("the features of its images were not kept: fit with keep_features=True (`fit --keep-features`)")
-        order = [row for row in self.order_.tolist() if self.space_.names[row] in self.kept_]
-        order += [row for row in range(len(self._labels)) if self.space_.names[row] not in self.kept_]
-        names, labels = [self.space_.names[row] for row in order], [self._labels[row] for row in order]
-        fitted = [name for name in names if name in self.kept_]
-        features = torch.cat([self.kept_[name] for name in fitted])
-        ends = torch.tensor([0, *(len(self.kept_[name]) for name in fitted)]).cumsum(0).tolist()
-        rows = {index: list(range(begin, end)) for index, (begin, end) in enumerate(pairwise(ends))}
-        relations = {label: relation.reordered(order) for label, relation in self.space_.relations.items()}
-        self.space_ = fit_space(features, rows, names, relations, self.unknown, self.seed, progress or Silent())
-        self.threshold_ = None if self.unknown is None else self.space_.settings.limits[FITTED]
-        self._set_labels(labels, self.classes_.dtype.str)
+        with self._changes.held:
+            state = self._state
+            space, kept = state.space, state.kept
+            if not kept or not isinstance(space, GaussianSpace):
+                raise InputError(
+                    "the features of its images were not kept: fit with keep_features=True (`fit --keep-features`)"
+                )
+            order = [row for row in state.order.tolist() if space.names[row] in kept]
+            order += [row for row in range(len(state.labels)) if space.names[row] not in kept]
+            names, labels = [space.names[row] for row in order], [state.labels[row] for row in order]
+            fitted = [name for name in names if name in kept]
+            features = torch.cat([kept[name] for name in fitted])
+            ends = torch.tensor([0, *(len(kept[name]) for name in fitted)]).cumsum(0).tolist()
+            rows = {index: list(range(begin, end)) for index, (begin, end) in enumerate(pairwise(ends))}
+            relations = {label: relation.reordered(order) for label, relation in space.relations.items()}
+            space = fit_space(features, rows, names, relations, self.unknown, self.seed, progress or Silent())
+            threshold = None if self.unknown is None else space.settings.limits[FITTED]
+            self._state = State.of(space, labels, state.in_space.dtype.str, kept, threshold)
         return self
 
-    def _keep(self, name: str, features: Tensor) -> None:
-        """Keep the features [K, D] of a class's new examples, if features are kept."""
-        if self.kept_ and len(features):
-            self.kept_[name] = torch.cat([self.kept_.get(name, features[:0]), features])
+    def _begin(self, state: State) -> Self:
+        """Take a first state, and return the classifier."""
+        self._changes, self._state = ChangeLock(), state
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_state")
+
+    @property
+    def classes_(self) -> Array:
+        """The labels of all classes, sorted."""
+        return self._state.classes
+
+    @property
+    def order_(self) -> Array:
+        """For each of `classes_`, its index in the joint space, whose fitted classes come first."""
+        return self._state.order
+
+    @property
+    def kept_(self) -> Mapping[str, Tensor]:
+        """The features of all images by class name, if they are kept."""
+        return self._state.kept
+
+    @property
+    def space_(self) -> JointSpace | GaussianSpace:
+        """The joint space of all classes."""
+        return self._state.space
+
+    @space_.setter
+    def space_(self, space: JointSpace | GaussianSpace) -> None:
+        self._state = self._state.replaced(space=space)
+
+    @property
+    def threshold_(self) -> float | None:
+        """The calibrated threshold on likeness, or None."""
+        return self._state.threshold
+
+    @threshold_.setter
+    def threshold_(self, threshold: float | None) -> None:
+        self._state = self._state.replaced(threshold=threshold)
+
+    @property
+    def bias_(self) -> float:
+        """The calibrated bias on added classes, or 0."""
+        return self._state.bias
+
+    @bias_.setter
+    def bias_(self, bias: float) -> None:
+        self._state = self._state.replaced(bias=bias)
 
     def _fit_variant(
         self,
@@ -240,8 +288,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names: Sequence[str],
         kept: Mapping[str, KeptRelation],
         progress: Progress,
-    ) -> None:
-        """Train prototypes and graph block of a variant on features [n, D] with copies [n, R, D], by class."""
+    ) -> tuple[JointSpace, float, float | None]:
+        """Train a variant on features [n, D] with copies [n, R, D], by class, and return its space, bias and threshold."""
         recipe = fitting_recipe(len(names), self.steps, self.learning_rate)
         variant = choose_variant(named, bool(kept))
         held_out: dict[int, list[int]] = {}
@@ -250,9 +298,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         similarities = {label: relation.similarities for label, relation in kept.items()}
         shots = cast(tuple[int, int], tuple(self.shots))
         fit, store = Fit(variant, similarities, recipe, self.steps != 0, shots, self.seed), FeatureStore(features, copies)
-        self.bias_ = fit.bias(store, rows, progress) if self.balance else 0.0
-        self.space_ = JointSpace(fit.model(store, rows, progress), variant, names, kept)
-        self._calibrate(features[[row for images in held_out.values() for row in images]])
+        bias = fit.bias(store, rows, progress) if self.balance else 0.0
+        space = JointSpace(fit.model(store, rows, progress), variant, names, kept)
+        return space, bias, self._threshold(space, features[[row for images in held_out.values() for row in images]])
 
     @classmethod
     def from_run(cls, run: Run | Path | str, dataset: Dataset, progress: Progress | None = None, **parameters: Any) -> Self:
@@ -280,7 +328,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier.encoder = classifier.encoder_
         recipe = config.recipe
         sizes = EvaluationSizes(config.shots, recipe.ways, recipe.test_queries, recipe.validation_episodes)
-        classifier.bias_ = choose_bias(model, dataset, sizes, progress) if classifier.balance else 0.0
+        bias = choose_bias(model, dataset, sizes, progress) if classifier.balance else 0.0
         held_out, rows = torch.zeros(0, model.prototypes.shape[1]), dataset.seen_validation.all_images()
         if isinstance(dataset.store, FeatureStore):
             held_out = dataset.store.features[rows]  # which the model's own backbone centres
@@ -289,11 +337,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 held_out = extract(model, dataset.store, rows, progress)
             model.backbone = Centred(torch.zeros(held_out.shape[1]))
         classifier.n_features_in_ = held_out.shape[1]
-        classifier.space_ = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
-        classifier._set_labels(list(names), np.array(names).dtype.str)
-        classifier.kept_ = {}
-        classifier._calibrate(held_out)
-        return classifier
+        space = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
+        threshold = classifier._threshold(space, held_out)
+        return classifier._begin(State.of(space, list(names), np.array(names).dtype.str, {}, threshold, bias))
 
     def add_class(self, name: Any, examples: Any = (), relations: Any = None) -> Self:
         """Add a class from its examples, without training, and return the classifier.
@@ -329,12 +375,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = {name: as_label(name, self.classes_) for name in examples}
         self._check_names([str(label) for label in labels.values()])
         features = {str(labels[name]): self._examples(given) for name, given in examples.items()}
-        hints = {str(labels[name]): self._hints(relations.get(name)) for name in examples}
-        as_labels(list(labels.values()), self.classes_.dtype.str)  # refuses labels that do not fit before anything changes
-        self.space_.add_all(features, hints, self._only_new())
-        for name, part in features.items():
-            self._keep(name, part)
-        self._set_labels([*self._labels, *labels.values()], self.classes_.dtype.str)
+        with self._changes.held:
+            state = self._state
+            hints = {str(labels[name]): self._hints(relations.get(name)) for name in examples}
+            space = state.copy_space()
+            space.add_all(features, hints, self._only_new())
+            kept = _with_features(state.kept, features)
+            self._state = state.changed(space, [*state.labels, *labels.values()], kept)
         return self
 
     def add_examples(self, name: Any, examples: Any) -> Self:
@@ -354,8 +401,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = self._examples(examples)
         if not len(features):
             raise InputError(f"no examples are given for class '{name}': give at least one")
-        self.space_.add_examples(label, features, self._only_new())
-        self._keep(label, features)
+        with self._changes.held:
+            state = self._state
+            space = state.copy_space()
+            space.add_examples(label, features, self._only_new())
+            self._state = state.changed(space, state.labels, _with_features(state.kept, {label: features}))
         return self
 
     def add_held_out(self, dataset: Dataset, root: Path, progress: Progress | None = None) -> Self:
@@ -398,32 +448,34 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Remove a class, fitted or added, and return the classifier."""
         check_is_fitted(self)
         name = str(as_label(name, self.classes_))
-        index = self.space_.index(name)
-        self.space_.remove(name, self._only_new())
-        self.kept_.pop(name, None)
-        self._set_labels([*self._labels[:index], *self._labels[index + 1 :]], self.classes_.dtype.str)
+        with self._changes.held:
+            state = self._state
+            index, space = state.space.index(name), state.copy_space()
+            space.remove(name, self._only_new())
+            kept = {other: features for other, features in state.kept.items() if other != name}
+            self._state = state.changed(space, [*state.labels[:index], *state.labels[index + 1 :]], kept)
         return self
 
     def rename_class(self, old: Any, new: Any) -> Self:
         """Rename a class and return the classifier. Its prototype stays."""
         check_is_fitted(self)
         old, label = str(as_label(old, self.classes_)), as_label(new, self.classes_)
-        index = self.space_.index(old)
         self._check_names([str(label)])
-        labels = list(self._labels)
-        labels[index] = label
-        as_labels(labels, self.classes_.dtype.str)
-        self.space_.rename(old, str(label))
-        if old in self.kept_:
-            self.kept_[str(label)] = self.kept_.pop(old)
-        self._set_labels(labels, self.classes_.dtype.str)
+        with self._changes.held:
+            state = self._state
+            labels, space = list(state.labels), state.copy_space()
+            labels[space.index(old)] = label
+            space.rename(old, str(label))
+            kept = {str(label) if name == old else name: features for name, features in state.kept.items()}
+            self._state = state.changed(space, labels, kept)
         return self
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label [n] of each image, or `unknown_label` where its likeness to every class is below the threshold."""
         check_is_fitted(self)
-        best, likeness = self.space_.answers(self._features(X), self.offsets())
-        return self._named(best, likeness)
+        features, state = self._features(X), self._state
+        best, likeness = state.space.answers(features, self._offsets(state))
+        return self._named(best, likeness, state)
 
     def predictions(self, X: Any) -> Predictions:  # noqa: N803
         """Return labels, probabilities and likeness of images, computed in one pass.
@@ -433,15 +485,17 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         """
         check_is_fitted(self)
-        features = self._features(X)
-        logits, likeness = self.space_.logits(features, self.offsets()), self.space_.likeness(features)
-        probabilities = logits.softmax(1).numpy()[:, self.order_]
-        return Predictions(self._named(logits.argmax(1), likeness), probabilities, likeness.numpy())
+        features, state = self._features(X), self._state
+        logits, likeness = state.space.logits(features, self._offsets(state)), state.space.likeness(features)
+        probabilities = logits.softmax(1).numpy()[:, state.order]
+        labels = self._named(logits.argmax(1), likeness, state)
+        return Predictions(labels, probabilities, likeness.numpy(), state.classes)
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """Return the probability [n, V] of every class, in the order of `classes_`. "unknown" has none."""
         check_is_fitted(self)
-        probabilities: Array = self.space_.logits(self._features(X), self.offsets()).softmax(1).numpy()[:, self.order_]
+        features, state = self._features(X), self._state
+        probabilities: Array = state.space.logits(features, self._offsets(state)).softmax(1).numpy()[:, state.order]
         return probabilities
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
@@ -452,7 +506,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Array:  # noqa: N803
         """Return logits [n, V]; for two classes, as in scikit-learn, those of the second less those of the first [n]."""
         check_is_fitted(self)
-        logits: Array = self.space_.logits(self._features(X), self.offsets()).numpy()[:, self.order_]
+        features, state = self._features(X), self._state
+        logits: Array = state.space.logits(features, self._offsets(state)).numpy()[:, state.order]
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def explain(self, x: Any, top: int = 5) -> list[Nearest]:
@@ -467,7 +522,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = self._features(self._single(x))
         if len(features) != 1:
             raise InputError(f"explain takes one image at a time, not {len(features)}")
-        return explain(self.space_, features[0], self.offsets(), top)
+        state = self._state
+        return explain(state.space, features[0], self._offsets(state), top)
 
     def heatmap(self, x: Any, name: Any = None, against: Any = None) -> Heatmap:
         """Return which parts of an image speak for a class.
@@ -488,8 +544,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("there is no heatmap of features: it takes an image, and a classifier fitted on images")
         if len(images) != 1:
             raise InputError(f"heatmap takes one image at a time, not {len(images)}")
-        names = (None if label is None else str(as_label(label, self.classes_)) for label in (name, against))
-        return draw_up_heatmap(self.space_, self.encoder_, images[0], self.offsets(), *names)
+        state = self._state
+        names = (None if label is None else str(as_label(label, state.in_space)) for label in (name, against))
+        return draw_up_heatmap(state.space, self.encoder_, images[0], self._offsets(state), *names)
 
     def relation_share(self, name: Any) -> float:
         """Return the share of a class's prototype, from 0 to 1, that relations bring from other classes, had it come last.
@@ -499,7 +556,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         relations bring all.
         """
         check_is_fitted(self)
-        return relation_share(self.space_, self.space_.index(str(as_label(name, self.classes_))))
+        state = self._state
+        return relation_share(state.space, state.space.index(str(as_label(name, state.in_space))))
 
     def unknown_score(self, X: Any) -> Array:  # noqa: N803
         """Return how like some class each image [n] is, which `threshold_` is compared with.
@@ -507,7 +565,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         It is the largest logit, whatever the prior, and with a variant the largest cosine to a prototype.
         """
         check_is_fitted(self)
-        scores: Array = self.space_.likeness(self._features(X)).numpy()
+        features, state = self._features(X), self._state
+        scores: Array = state.space.likeness(features).numpy()
         return scores
 
     def auroc(self, known: Any, unknown: Any) -> float:
@@ -518,25 +577,27 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def prototypes_(self) -> Array:
         """The updated prototypes [V, D], in the order of `classes_`."""
-        prototypes: Array = self.space_.prototypes.numpy()[self.order_]
+        state = self._state
+        prototypes: Array = state.space.prototypes.numpy()[state.order]
         return prototypes
 
     def save(self, path: Path | str) -> None:
         """Write the classifier into one file, which is replaced atomically."""
         check_is_fitted(self)
+        state = self._state
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "encoder"}
         if isinstance(self.variant, Variant):
             parameters["variant"] = asdict(self.variant)
         if isinstance(self.prior, Mapping):
             parameters["prior"] = [[label, value] for label, value in self.prior.items()]
         values = {
-            "classes": as_labels(self._labels, self.classes_.dtype.str).tolist(),
-            "dtype": self.classes_.dtype.str,
+            "classes": state.labels,
+            "dtype": state.in_space.dtype.str,
             "parameters": parameters,
-            "threshold": self.threshold_,
-            "bias": self.bias_,
+            "threshold": state.threshold,
+            "bias": state.bias,
         }
-        write_model(Path(path), Contents(self.space_, self.encoder_, values, self.kept_))
+        write_model(Path(path), Contents(state.space, self.encoder_, values, state.kept), self._restored)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -546,7 +607,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             InputError: The file is missing, damaged, or of a newer version.
 
         """
-        contents = read_model(Path(path))
+        return cls._restored(read_model(Path(path)))
+
+    @classmethod
+    def _restored(cls, contents: Contents) -> Self:
+        """Return the classifier of a file's contents."""
         values, known = contents.values, cls().get_params(deep=False)
         parameters = {name: value for name, value in values["parameters"].items() if name in known}
         if isinstance(parameters["variant"], Mapping):
@@ -555,12 +620,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(parameters.get("prior"), list):
             parameters["prior"] = dict(parameters["prior"])
         loaded = cls(encoder=contents.encoder, **parameters)
-        loaded.encoder_, loaded.space_ = contents.encoder, contents.space
-        loaded._set_labels(values["classes"], values["dtype"])
-        loaded.kept_ = dict(contents.kept)
-        loaded.threshold_, loaded.bias_ = values["threshold"], values["bias"]
-        loaded.n_features_in_ = values["features"]
-        return loaded
+        loaded.encoder_, loaded.n_features_in_ = contents.encoder, values["features"]
+        return loaded._begin(
+            State.of(contents.space, values["classes"], values["dtype"], contents.kept, values["threshold"], values["bias"])
+        )
 
     @classmethod
     @contextmanager
@@ -615,26 +678,21 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def offsets(self) -> Tensor:
         """Return what prior and bias add to the logits [V], in the order of the joint space."""
-        offsets = prior_offsets(self.prior, self._labels, self.space_.seen)
-        offsets[self.space_.seen :] += self.bias_
+        return self._offsets(self._state)
+
+    def _offsets(self, state: State) -> Tensor:
+        offsets = prior_offsets(self.prior, state.labels, state.space.seen)
+        offsets[state.space.seen :] += state.bias
         return offsets
 
-    def _set_labels(self, labels: Sequence[Any], dtype: str) -> None:
-        """Set the labels of all classes, given in the order of the joint space."""
-        classes = as_labels([label.item() if isinstance(label, np.generic) else label for label in labels], dtype)
-        self._labels = classes.tolist()
-        self.order_ = np.argsort(classes, kind="stable")
-        self._in_space = classes
-        self.classes_ = classes[self.order_]
-
-    def _named(self, best: Tensor, likeness: Tensor) -> Array:
+    def _named(self, best: Tensor, likeness: Tensor, state: State) -> Array:
         """Return the label [n] of images by the index of their best class [n] in the joint space, and their likeness [n]."""
-        labels: Array = self._in_space[best.numpy()]
-        if self.threshold_ is None:
+        labels: Array = state.in_space[best.numpy()]
+        if state.threshold is None:
             return labels
-        rejected = (likeness < self.threshold_).tolist()
+        rejected = (likeness < state.threshold).tolist()
         mixed = [self.unknown_label if reject else label for label, reject in zip(labels.tolist(), rejected, strict=True)]
-        same_kind = isinstance(self.unknown_label, str) == (self.classes_.dtype.kind == "U")
+        same_kind = isinstance(self.unknown_label, str) == (state.in_space.dtype.kind == "U")
         return np.array(mixed, None if same_kind and mixed else object)
 
     def _single(self, x: Any) -> Any:
@@ -642,11 +700,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table = as_array(x)
         return table[None] if isinstance(table, np.ndarray) and table.ndim == 1 and table.dtype.kind == "f" else x
 
-    def _calibrate(self, held_out: Tensor) -> None:
-        """Set the threshold by features [n, D] of held-out images of seen classes."""
-        self.threshold_ = None
-        if self.unknown is not None:
-            self.threshold_ = false_alarm_threshold(self.space_.likeness(held_out), self.unknown)
+    def _threshold(self, space: JointSpace, held_out: Tensor) -> float | None:
+        """Return the threshold by features [n, D] of held-out images of seen classes."""
+        return None if self.unknown is None else false_alarm_threshold(space.likeness(held_out), self.unknown)
 
     def check(self, names: Sequence[str] = ()) -> None:
         """Check the parameters, before hours are spent on training with them.
@@ -716,6 +772,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"a class is called '{self.unknown_label}', as unknown images are: rename it, or choose another unknown_label"
             )
+
+
+def _with_features(kept: Mapping[str, Tensor], examples: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the kept features with those [K, D] of new examples by class name; none, where none are kept."""
+    if not kept:
+        return kept
+    grown = {name: torch.cat([kept.get(name, part[:0]), part]) for name, part in examples.items() if len(part)}
+    return {**kept, **grown}
 
 
 def _is_whole(value: Any) -> bool:

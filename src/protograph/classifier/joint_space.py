@@ -96,15 +96,9 @@ class JointSpace:
     def add_all(
         self, examples: Mapping[str, Tensor], hints: Mapping[str, Mapping[str, ClassHint]], only_new: bool = False
     ) -> None:
-        """Add classes from features [K, D] by name; after an error none is added."""
-        before = dict(self.relations), list(self.names), list(self.support), list(self._starts), self.prototypes
-        try:
-            for name, features in examples.items():
-                self.add(name, features, hints.get(name, {}), only_new)
-        except InputError:
-            self.relations, self.names, self.support, self._starts, self.prototypes = before
-            self._renew()
-            raise
+        """Add classes from features [K, D] by name."""
+        for name, features in examples.items():
+            self.add(name, features, hints.get(name, {}), only_new)
 
     def add_examples(self, name: str, examples: Tensor, only_new: bool = False) -> None:
         """Add features [K, D] to the examples of an added class; the prototype of a fitted class was learned and stays so."""

@@ -15,7 +15,7 @@ encoder.*                      weights of the encoder, if the file keeps them
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -61,11 +61,26 @@ class Contents:
     kept: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def write_model(path: Path, contents: Contents) -> None:
-    """Write a model file. Readers see the old file or the new one."""
+def write_model(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> None:
+    """Write a model file, if it can be loaded again. Readers see the old file or the new one.
+
+    Args:
+        path: The file.
+        contents: What to write.
+        restore: What makes a classifier of contents, tried on those that are to be written.
+
+    Raises:
+        InputError: What would be written could not be loaded again.
+
+    """
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file, such as {path / 'classes.pg'}")
-    write_atomically(path, pack(contents))
+    content = pack(contents)
+    try:
+        restore(unpack(content, path))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(f"{path} was left as it was, since the new file could not be loaded again: {error}") from error
+    write_atomically(path, content)
 
 
 def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:

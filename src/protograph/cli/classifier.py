@@ -66,7 +66,7 @@ def predict_command(
     result = []
     for row, chances in enumerate(torch.from_numpy(predictions.probabilities)):
         best = chances.argsort(descending=True, stable=True)[:top].tolist()
-        nearest = [{"class": _plain(classifier.classes_[index]), "probability": chances[index].item()} for index in best]
+        nearest = [{"class": _plain(predictions.classes[index]), "probability": chances[index].item()} for index in best]
         label, likeness = _plain(predictions.labels[row]), float(predictions.likeness[row])
         result.append({"file": names[row], "class": label, "likeness": likeness, "nearest": nearest})
     show(result, predictions_table(result), as_json)

@@ -1,0 +1,89 @@
+"""All of a classifier that changes with its classes, as one value: a change makes a new one, which then takes its place."""
+
+import copy
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from protograph.classifier.gaussian_space import GaussianSpace
+from protograph.classifier.joint_space import JointSpace
+from protograph.classifier.labels import Labels, as_labels
+
+
+@dataclass(frozen=True)
+class State:
+    """What a classifier knows. Nothing in it is changed once it is in use, so whoever holds it sees one whole state.
+
+    Attributes:
+        space: The joint space of all classes.
+        labels: The label of each class, in the order of the space.
+        in_space: The same labels as an array.
+        order: For each label in sorted order, its index in the space.
+        kept: The features of all images by class name, if they are kept.
+        threshold: The calibrated threshold on likeness, or None.
+        bias: The calibrated bias on added classes, or 0.
+
+    """
+
+    space: JointSpace | GaussianSpace
+    labels: list[Any]
+    in_space: Labels
+    order: Labels
+    kept: Mapping[str, Tensor]
+    threshold: float | None = None
+    bias: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        space: JointSpace | GaussianSpace,
+        labels: Sequence[Any],
+        dtype: str,
+        kept: Mapping[str, Tensor],
+        threshold: float | None,
+        bias: float = 0.0,
+    ) -> "State":
+        """Return the state of classes whose labels are given in the order of the space."""
+        in_space = as_labels([label.item() if isinstance(label, np.generic) else label for label in labels], dtype)
+        return cls(space, in_space.tolist(), in_space, np.argsort(in_space, kind="stable"), dict(kept), threshold, bias)
+
+    @property
+    def classes(self) -> Labels:
+        """The labels of all classes, sorted."""
+        return self.in_space[self.order]
+
+    def copy_space(self) -> JointSpace | GaussianSpace:
+        """Return a space that can be changed while this one stays as it is. Tensors are shared: no change writes into one."""
+        space = copy.copy(self.space)
+        vars(space).update({name: copy.copy(value) for name, value in vars(space).items() if isinstance(value, list | dict)})
+        if isinstance(space, JointSpace):
+            tensors = [*space.model.parameters(), *space.model.buffers()]
+            space.model = copy.deepcopy(space.model, {id(tensor): tensor for tensor in tensors})
+        return space
+
+    def changed(self, space: JointSpace | GaussianSpace, labels: Sequence[Any], kept: Mapping[str, Tensor]) -> "State":
+        """Return the state after a change of the classes."""
+        return State.of(space, labels, self.in_space.dtype.str, kept, self.threshold, self.bias)
+
+    def replaced(self, **parts: Any) -> "State":
+        """Return the state with other parts."""
+        return replace(self, **parts)
+
+
+class ChangeLock:
+    """A lock that one change of a classifier holds at a time. A copy of a classifier, or a pickled one, has a new one.
+
+    Attributes:
+        held: What a change enters. Python cannot be interrupted between its release and the end of the block.
+
+    """
+
+    def __init__(self) -> None:
+        self.held = threading.RLock()
+
+    def __reduce__(self) -> tuple[type["ChangeLock"], tuple[()]]:
+        return ChangeLock, ()
