@@ -25,6 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
+from classifier.test_gaussian_space import agree, pair
 from kept import DENSE, NAMES, SPARSE, D, NaiveSpace, blobs, fitted
 from protograph import Classifier, EdgeRelation, MatrixRelation, UnicodeRelation
 from protograph._internal.errors import InputError
@@ -146,6 +147,86 @@ Kept.TestCase.settings = settings(
 )
 test_a_thousand_sequences_of_changes_agree_with_a_naive_model = Kept.TestCase
 test_a_thousand_sequences_of_changes_agree_with_a_naive_model.pytestmark = [pytest.mark.slow]
+
+
+class KeptGaussian(RuleBasedStateMachine):
+    """Any sequence of changes of the Gaussian model, against one that computes everything anew from all images."""
+
+    @initialize(related=st.booleans(), seed=st.integers(0, 2**16))
+    def begin(self, related: bool, seed: int) -> None:
+        self.known, self.naive = pair(relations=DENSE if related else None)
+        self.related, self.generator = related, np.random.default_rng(seed)
+
+    def images(self, count: int) -> Any:
+        return self.generator.normal(size=(count, D)).astype(np.float32)
+
+    def told(self, count: int) -> dict[str, float] | None:
+        if not self.related or (count and self.generator.uniform() < 0.5):
+            return None
+        return {name: float(self.generator.uniform()) for name in self.naive.fitted}
+
+    @precondition(lambda self: len(self.naive.names()) < 10)
+    @rule(data=st.data(), counts=st.lists(st.integers(0, 3), min_size=1, max_size=3))
+    def add(self, data: Any, counts: list[int]) -> None:
+        free = [name for name in NEW if name not in self.naive.names()]
+        names = data.draw(st.permutations(free))[: len(counts)]
+        told = {name: self.told(count) for name, count in zip(names, counts, strict=False)}
+        new = {name: self.images(count) for name, count in zip(names, counts, strict=False) if count or told[name] is not None}
+        if len(new) == 1:
+            ((name, images),) = new.items()
+            self.known.add_class(name, images, told[name])
+        else:
+            self.known.add_classes(new, told)
+        self.naive.added |= new
+        if self.related:
+            self.naive.similar |= {name: told[name] for name in new if told[name] is not None}
+
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def add_examples(self, data: Any, count: int) -> None:
+        name, images = data.draw(st.sampled_from(self.naive.names())), self.images(count)
+        self.known.add_examples(name, images)
+        group = self.naive.added if name in self.naive.added else self.naive.later
+        group[name] = np.concatenate([group.get(name, images[:0]), images])
+
+    @precondition(lambda self: self.naive.added)
+    @rule(data=st.data())
+    def remove(self, data: Any) -> None:
+        name = data.draw(st.sampled_from(list(self.naive.added)))
+        self.known.remove_class(name)
+        del self.naive.added[name]
+        if self.related:
+            self.naive.similar.pop(name, None)
+
+    @precondition(lambda self: self.naive.added)
+    @rule(data=st.data())
+    def rename(self, data: Any) -> None:
+        old = data.draw(st.sampled_from(list(self.naive.added)))
+        new = data.draw(st.sampled_from([name for name in ("x", "a longer name", *NEW) if name not in self.naive.names()]))
+        self.known.rename_class(old, new)
+        self.naive.added = {new if name == old else name: images for name, images in self.naive.added.items()}
+        if self.related and old in self.naive.similar:
+            self.naive.similar[new] = self.naive.similar.pop(old)
+
+    @rule()
+    def fail(self) -> None:
+        with pytest.raises(InputError, match="already"):
+            self.known.add_classes({"one more": self.images(1), "a": self.images(1)})
+
+    @rule()
+    def save_and_load(self) -> None:
+        self.known.save(Path(FOLDER.name) / "gaussian.pg")
+        self.known = Classifier.load(Path(FOLDER.name) / "gaussian.pg")
+
+    @invariant()
+    def answers_agree(self) -> None:
+        agree(self.known, self.naive)
+
+
+KeptGaussian.TestCase.settings = settings(
+    max_examples=12, stateful_step_count=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+test_sequences_of_changes_of_the_gaussian_model_agree_with_a_naive_one = KeptGaussian.TestCase
+test_sequences_of_changes_of_the_gaussian_model_agree_with_a_naive_one.pytestmark = [pytest.mark.slow]
 
 
 def strokes(drawings: Tensor) -> Tensor:
