@@ -115,3 +115,10 @@ def test_only_a_pipe_gets_lines_of_progress(monkeypatch: pytest.MonkeyPatch, cap
 @pytest.mark.parametrize(("seconds", "text"), [(4.4, "4 s"), (125, "2 min 5 s"), (7290, "2 h 1 min")])
 def test_times_are_told_in_words(seconds: float, text: str) -> None:
     assert display.duration(seconds) == text
+
+
+def test_control_characters_are_shown_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert display.visible("a\x1b[31mb\r\u202e\x9b\n\té") == "a\\x1b[31mb\\r\\u202e\\x9b\n\té"
+    assert display.escape("[red]\x07") == "\\[red]\\x07"
+    ShownProgress().say("left out \x1b]0;title\x07")
+    assert capsys.readouterr().err == "left out \\x1b]0;title\\x07\n"

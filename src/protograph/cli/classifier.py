@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 import protograph as pg
@@ -18,7 +17,7 @@ from protograph.classifier.explanation import CONSTANT, EARLIER, Heatmap, Neares
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.labels import parse_label
 from protograph.classifier.onnx import export_onnx, write_classes
-from protograph.cli.display import ShownProgress, reported, show
+from protograph.cli.display import ShownProgress, escape, reported, show, visible
 from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
 from protograph.encoders import backbone_title
 
@@ -254,7 +253,7 @@ def explain_command(
     drawn["scores"] = parts.scores.tolist()
     show({"nearest": result, "heatmap": drawn}, explanation_table(nearest, image), as_json)
     if not as_json:
-        print(f"wrote {heatmap}: {heatmap_line(parts)}")
+        print(visible(f"wrote {heatmap}: {heatmap_line(parts)}"))
 
 
 def check_heatmap(out: Path | None, against: str | None) -> None:
@@ -441,7 +440,7 @@ def tell(result: dict[str, Any], line: str, as_json: bool) -> None:
     if as_json:
         show(result, None, as_json)
     else:
-        print(line)
+        print(visible(line))
 
 
 def predictions_table(result: Sequence[dict[str, Any]]) -> Table:

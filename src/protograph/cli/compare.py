@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from protograph._internal.errors import InputError
-from protograph.cli.display import add_measures, fit_terminal, reported, show, stacked
+from protograph.cli.display import add_measures, escape, fit_terminal, reported, show, stacked
 from protograph.cli.options import AsJson, Plugins, load_plugins
 from protograph.evaluation.metrics import PAPER_MEASURES, Measures, measures_as_json
 from protograph.paper.trials import Trial, trial_of, write_trials

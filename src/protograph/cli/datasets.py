@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from protograph.cli.display import ShownProgress, reported, show
+from protograph.cli.display import ShownProgress, escape, reported, show
 from protograph.cli.options import AsJson, Plugins, Root, load_plugins
 from protograph.data import DATASETS, find_source, open_dataset
 from protograph.data.check import Inspection, inspect_dataset

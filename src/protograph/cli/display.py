@@ -5,14 +5,15 @@ import functools
 import inspect
 import json
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from textwrap import dedent
 from typing import Any, ParamSpec, TypeVar
 
 import typer
+from rich import markup
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -27,10 +28,26 @@ UNSAVED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
 )  # fmt: skip
 
+DIRECTIONS = {chr(code) for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 FIRST_LINE, LONGEST_SILENCE = 10.0, 60.0  # seconds, of progress where there is no terminal
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def visible(text: str) -> str:
+    """Return a text with control characters, those of direction too, shown and not sent; line breaks and tabs stay."""
+    return "".join(
+        ascii(letter)[1:-1]
+        if letter in DIRECTIONS or (unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\n\t")
+        else letter
+        for letter in text
+    )
+
+
+def escape(text: str) -> str:
+    """Return a text as Rich prints it in a table or a line: no markup, and no control characters."""
+    return markup.escape(visible(text))
 
 
 def errors() -> Console:
@@ -144,7 +161,7 @@ class ShownProgress:
     def say(self, line: str) -> None:
         """Show a line above the bar."""
         if not self.quiet:
-            self.console.print(line, markup=False)  # a file may be called [red]
+            self.console.print(visible(line), markup=False)  # a file may be called [red]
 
 
 def measures_table(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:

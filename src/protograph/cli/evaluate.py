@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from protograph._internal.errors import InputError
@@ -16,7 +15,7 @@ from protograph.classifier.estimator import Classifier
 from protograph.classifier.inputs import read_training_files
 from protograph.classifier.labels import parse_label
 from protograph.classifier.measures import AnswerMeasures, measure_answers
-from protograph.cli.display import ShownProgress, measures_table, reported, show
+from protograph.cli.display import ShownProgress, escape, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, Plugins, Root, find_device, find_precision, load_plugins
 from protograph.data import Dataset, open_dataset
 from protograph.data.kept_split import with_kept_split

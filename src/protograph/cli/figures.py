@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from protograph._internal.errors import InputError, unknown_name
-from protograph.cli.display import ShownProgress, reported, show
+from protograph.cli.display import ShownProgress, escape, reported, show
 from protograph.cli.options import AsJson, Root
 from protograph.data import find_source, open_dataset
 from protograph.paper.grid import Task

@@ -3,10 +3,9 @@
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from protograph.cli.display import reported, show
+from protograph.cli.display import escape, reported, show
 from protograph.cli.options import AsJson, Plugins, load_plugins
 from protograph.data import find_source
 from protograph.training.recipes import (

@@ -8,13 +8,12 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.files import write_atomically
-from protograph.cli.display import ShownProgress, reported, show
+from protograph.cli.display import ShownProgress, escape, reported, show
 from protograph.cli.options import AsJson, Plugins, Root, SkipBad, load_plugins
 from protograph.data import Dataset, open_dataset
 from protograph.relations import MatrixRelation, MissingClassesError, Relation, RelationSpec, check_similarities, named_kinds

@@ -1,9 +1,8 @@
 """protograph variants"""
 
-from rich.markup import escape
 from rich.table import Table
 
-from protograph.cli.display import fit_terminal, reported, show
+from protograph.cli.display import escape, fit_terminal, reported, show
 from protograph.cli.options import AsJson, Plugins, load_plugins
 from protograph.variants import VARIANTS
 
