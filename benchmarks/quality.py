@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from protograph import Classifier
 from protograph.classifier.prior import prior_offsets
+from protograph.evaluation.unknown import auroc
 from protograph.relations.attributes import AttributeRelation
 from report import Section
 
@@ -41,9 +43,11 @@ TRAINING_IMAGES = 40  # of a fitted class, at most
 ASKED_IMAGES = 20  # of each class, at most
 NEIGHBOURS = 5
 WITHIN, NEVER_BELOW = 0.5, 2.0  # points
-MEASURES = ("joint", "h_half", "ausuc", "seen", "novel", "h", "ece")
+MEASURES = ("joint", "h_half", "ausuc", "seen", "novel", "h", "ece", "ece by chance")
 OURS = "ours"
 RATE = 0.05  # of false alarms
+CHANCES = 20  # draws of answers that are right as often as their confidence says
+PARTS = 5  # of the images, each asked of a rule fitted on the others
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ def measures(logits: Tensor, asked: Tensor, seen: int, halved: Tensor | None = N
         "seen": old,
         "novel": new,
         "h": harmonic(old, new),
-        "ece": calibration_error(logits, asked),
+        **calibration_error(logits, asked),
     }
     return {name: 100 * value for name, value in values.items()}
 
@@ -235,12 +239,19 @@ def area(logits: Tensor, asked: Tensor, seen: int) -> float:
     return -torch.trapezoid(new_share, seen_share).item()
 
 
-def calibration_error(logits: Tensor, asked: Tensor, bins: int = 15) -> float:
-    confidence, answer = logits.softmax(1).max(1)
+def calibration_error(logits: Tensor, asked: Tensor, bins: int = 15) -> dict[str, float]:
+    """The expected calibration error, and what it would be by chance if every confidence were right, from as many images."""
+    confidence, answer = logits.double().softmax(1).max(1)
     weights = 1 / torch.bincount(asked, minlength=logits.shape[1]).double()[asked]
-    gaps = (confidence.double() - (answer == asked).double()) * weights / weights.sum()
     bin_of = (confidence * bins).long().clamp(max=bins - 1)
-    return torch.zeros(bins, dtype=torch.float64).index_add_(0, bin_of, gaps).abs().sum().item()
+
+    def error(right: Tensor) -> float:
+        gaps = (confidence - right.double()) * weights / weights.sum()
+        return torch.zeros(bins, dtype=torch.float64).index_add_(0, bin_of, gaps).abs().sum().item()
+
+    generator = torch.Generator().manual_seed(0)
+    drawn = [error(torch.rand(len(asked), generator=generator, dtype=torch.float64) < confidence) for _ in range(CHANCES)]
+    return {"ece": error(answer == asked), "ece by chance": sum(drawn) / CHANCES}
 
 
 def ours(fitted: Classifier, data: Draw) -> dict[str, float]:
@@ -359,7 +370,7 @@ def verdicts(rows: Sequence[dict[str, str]]) -> list[Section]:
     ]
 
 
-def birds(pool: Pool, draws: int) -> list[Section]:
+def birds(pool: Pool, draws: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """CUB as the paper splits it: every class fitted on all its training images, then the novel classes added."""
     alone, grown = [], []
     assert pool.relation is not None
@@ -380,19 +391,61 @@ def birds(pool: Pool, draws: int) -> list[Section]:
                 "classes": f"150 fitted{title}, in {seconds:.0f} s",
                 "seen": before["seen"],
                 "ece": before["ece"],
+                "ece by chance": before["ece by chance"],
                 "false alarms, fitted": 100 * float((fitted.space_.likeness(seen[0]) < fitted.threshold_).double().mean()),
                 "AUROC of unknown": 100 * fitted.auroc(seen[0].numpy(), novel_images.numpy()),
+                "AUROC of a rule that was shown unknown ones": 100 * shown_auroc(seen[0], novel_images),
             }
         )
         for shots in (0, *SHOTS) if relation is not None else SHOTS:
             results = [added_birds(pool, fitted, seen, shots, draw_number) for draw_number in range(draws)]
             mean = {key: float(np.mean([result[key] for result in results])) for key in results[0]}
             grown.append({"classes": f"50 added from {shots}{title}", **mean})
+    return alone, grown
+
+
+def shown_auroc(known: Tensor, unknown: Tensor) -> float:
+    """The AUROC of the best linear score of unit length features, fitted to other images of the same known and unknown classes.
+
+    No score that has not seen unknown classes should be expected to do better.
+    """
+    vectors = unit(torch.cat([known, unknown])).double()
+    vectors = torch.cat([vectors - vectors.mean(0), torch.ones(len(vectors), 1)], 1)
+    is_known = torch.cat([torch.ones(len(known)), -torch.ones(len(unknown))]).double()
+    part = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(0)) % PARTS
+    best = 0.0
+    for ridge in (0.1, 1.0, 10.0):
+        scores = torch.zeros(len(vectors), dtype=torch.float64)
+        for number in range(PARTS):
+            rows, targets = vectors[part != number], is_known[part != number]
+            products = rows.T @ rows + ridge * torch.eye(rows.shape[1])
+            scores[part == number] = vectors[part == number] @ torch.linalg.solve(products, rows.T @ targets)
+        best = max(best, auroc(scores[: len(known)], scores[len(known) :]).item())
+    return best
+
+
+def kept_birds(pool: Pool, draws: int, path: Path) -> list[Section]:
+    """The sections of `birds`, whose rows are kept in a CSV for each of them."""
+    files = [path.with_name(f"{path.stem}-{pool.name}-{part}.csv") for part in ("fitted", "added")]
+    if not all(file.exists() for file in files):
+        for file, rows in zip(files, birds(pool, draws), strict=True):
+            with file.open("w", newline="") as stream:
+                writer = csv.DictWriter(stream, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+    tables = [[{key: number_of(value) for key, value in row.items()} for row in read(file)] for file in files]
     notes = [f"{draws} draws of the examples; seen classes are asked on testRecg.txt, added ones on the rest of testZS.txt."]
     return [
-        Section(f"{pool.name}: 150 classes fitted", "", alone, []),
-        Section(f"{pool.name}: 50 classes added to 150", "", grown, notes),
+        Section(f"{pool.name}: 150 classes fitted", "", tables[0], []),
+        Section(f"{pool.name}: 50 classes added to 150", "", tables[1], notes),
     ]
+
+
+def number_of(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def added_birds(pool: Pool, fitted: Classifier, seen: tuple[Tensor, Tensor], shots: int, draw_number: int) -> dict[str, float]:
@@ -466,7 +519,9 @@ def main() -> None:
     path, pools = arguments.out.with_suffix(".csv"), load(arguments)
     run(pools, arguments, path)
     sections = verdicts(read(path)) if path.exists() else []
-    sections += [part for pool in pools if pool.relation and arguments.birds for part in birds(pool, arguments.draws)]
+    sections += [
+        part for pool in pools if pool.relation and arguments.birds for part in kept_birds(pool, arguments.draws, arguments.out)
+    ]
     arguments.out.write_text("\n\n".join(section.markdown() for section in sections) + "\n")
 
 

@@ -6,7 +6,16 @@ from protograph import Classifier
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Silent
 from protograph.classifier import gaussian_fitting
-from protograph.classifier.gaussian_fitting import Fold, choose_settings, class_statistics, fit_classifier
+from protograph.classifier.gaussian_fitting import (
+    Fold,
+    choose_settings,
+    class_accuracy,
+    class_statistics,
+    fit_classifier,
+    left_out_scores,
+    right_confidence_factor,
+    sharpness_growth,
+)
 from protograph.classifier.gaussian_space import FITTED, GaussianSettings, GaussianSpace
 from protograph.nn.classify import GaussianClassifier
 from protograph.relations import keep_relations
@@ -59,6 +68,46 @@ def test_the_logits_of_an_episode_are_those_of_a_space_to_which_its_classes_are_
             np.mean([hit for hit, target in zip(right[0], episode.targets, strict=True) if target == row]) for row in range(24)
         ]
         assert episode.accuracy(logits) == pytest.approx(np.mean(shares))
+
+
+def test_scores_of_images_left_out_are_those_of_fits_without_them() -> None:
+    features, members, _ = many(10, 15, 12)
+    settings = GaussianSettings(1.0, 20.0, 1.3, 12.0, 6.0, 2.0)
+    scores, targets = left_out_scores(features, members, list(members), settings)
+    names = [str(name) for name in members]
+    together = GaussianSpace(settings, class_statistics(features, list(members.values()), 1.0), names, {}).scores(features)
+    naive = []
+    for image in range(len(features)):
+        rest = [[row for row in rows if row != image] for rows in members.values()]
+        naive.append(GaussianSpace(settings, class_statistics(features, rest, 1.0), names, {}).scores(features[[image]]))
+    expected = torch.cat(naive)
+    assert targets.tolist() == [row for row, rows in members.items() for _ in rows]
+    own = torch.arange(len(features)), targets
+    difference = (scores - expected).abs() / expected.std()  # not zero: the centre and the scale stay as they are
+    assert difference.mean() < 0.01
+    assert difference.max() < 0.1
+    assert (scores - expected)[own].abs().mean() < 0.2 * (together - expected)[own].abs().mean()
+
+
+def test_the_factor_makes_the_mean_confidence_the_share_of_right_answers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(6).repeat(200)
+    logits = torch.randn(1200, 6, generator=generator, dtype=torch.float64)
+    logits[torch.arange(1200), targets] += 1.5
+    factor = right_confidence_factor([(logits, targets)])
+    confidence = (factor * logits).softmax(1).max(1).values.mean().item()
+    assert confidence == pytest.approx(class_accuracy(logits, targets), abs=2e-3)
+    assert right_confidence_factor([(3 * logits, targets)]) == pytest.approx(factor / 3, rel=2e-3)
+
+
+def test_sharpness_grows_with_images_where_they_better_the_whitening() -> None:
+    growth = {}
+    for size, images in ((60, 12), (4, 200)):
+        features, members, _ = many(12, images, size)
+        settings = GaussianSettings(strength=4.0 * size)
+        table = left_out_scores(features, members, list(members), settings)
+        growth[size] = sharpness_growth(features, members, list(members), settings, *table)
+    assert growth[60] > 0.1 > growth[4] >= 0
 
 
 def test_the_classifier_has_the_least_loss() -> None:

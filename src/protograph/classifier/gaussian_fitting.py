@@ -17,6 +17,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.classifier.gaussian_space import (
     FITTED,
+    MOST_ITSELF,
     ClassStatistics,
     GaussianSettings,
     GaussianSpace,
@@ -42,7 +43,6 @@ MOST_QUERIES = 8  # of a class in an episode
 HELD_OUT = 0.2  # share of a class's images that are queries of a fitted class
 SHARED_SPREAD = 30  # classes, from which on the spread within classes is that of all, also of those that act as new
 PRIOR_WEIGHT = 1e-3  # of the usual values of the classifier, against the loss
-SHARPNESS_WEIGHT = 0.02  # of a sharpness of 1, against the loss
 LARGEST_LOGARITHM = math.log(4)  # of a sharpness
 LEAST_GAIN = 0.002  # of the loss, for which relations join the examples
 
@@ -184,9 +184,12 @@ def choose_settings(
                 advance(1)
     assert best is not None
     settings = best[1]
-    scores, targets = held_out_scores(features, members, chosen, settings, seed)
+    scores, targets = left_out_scores(features, members, chosen, settings)
     settings = replace(
-        settings, accuracy=class_accuracy(scores, targets), sharpness=choose_sharpness(kept, settings, scores, targets)
+        settings,
+        accuracy=class_accuracy(scores, targets),
+        sharpness=choose_sharpness(kept, settings, scores, targets),
+        growth=sharpness_growth(features, members, chosen, settings, scores, targets),
     )
     if relations:
         settings = replace(settings, relations=choose_relations(kept, settings, relations))
@@ -195,17 +198,77 @@ def choose_settings(
     return settings
 
 
-def held_out_scores(
-    features: Tensor, members: Mapping[int, Sequence[int]], chosen: Sequence[int], settings: GaussianSettings, seed: int
+@torch.no_grad()
+def left_out_scores(
+    features: Tensor, members: Mapping[int, Sequence[int]], chosen: Sequence[int], settings: GaussianSettings
 ) -> tuple[Tensor, Tensor]:
-    """Return logits [Q, C] of a fifth of the images of the chosen classes, fitted without these, and their classes [Q]."""
-    asked, rest = {}, {}
-    for class_id in chosen:
-        asked[class_id], rest[class_id] = divided(members[class_id], HELD_OUT, seed, class_id)
-    statistics = class_statistics(features, list(rest.values()), settings.power)
+    r"""Return logits [Q, C] of images of the chosen classes, each as if it took no part in the fitting, and their classes [Q].
+
+    An image with residual r in a class of n images leaves the scatter :math:`S - a r r^\top` and the mean
+    :math:`m - r / (n - 1)`, where :math:`a = n / (n - 1)`. So products whitened without it follow from those with it,
+
+    .. math:: x^\top M' y = x^\top M y + \frac{a \, (x^\top M r)(r^\top M y)}{1 - a \, r^\top M r}, \quad
+              M = (S + \lambda \bar s I)^{-1}.
+
+    The centre and the scale of the whitening stay as they are: one image of many changes them little.
+    """
+    rows_of = {class_id: list(members[class_id]) for class_id in chosen}
+    statistics = class_statistics(features, list(rows_of.values()), settings.power)
     space = GaussianSpace(settings, statistics, [str(class_id) for class_id in chosen], {})
-    targets = [index for index, class_id in enumerate(chosen) for _ in asked[class_id]]
-    return space.scores(features[[row for rows in asked.values() for row in rows]]), torch.tensor(targets)
+    whitening, classifier, spread = space.whitening, space.classifier, statistics.spread
+    variance = (spread.rows.double().square().sum().item() + spread.rest) / spread.rows.shape[1] or 1.0
+    kappa = classifier.values[0]
+    means = space.scale * space.whitened_means(range(len(chosen)))
+    scores, targets = [], []
+    for index, rows in enumerate(rows_of.values()):
+        count = len(rows)
+        queries = whitening.whiten(whitening.aligned(features[rows[:MOST_IMAGES]]))
+        residuals = queries - means[index]
+        growth = count / (count - 1)
+        share = (growth * residuals.square().sum(1) / variance).clamp(max=MOST_ITSELF)
+        gain = (growth / variance / (1 - share))[:, None]
+        along = residuals @ means.T  # residuals times means [q, C]
+        along[:, index] -= residuals.square().sum(1) / (count - 1)
+        query_along = (queries * residuals).sum(1, keepdim=True)
+        products, squares = queries @ means.T, means.square().sum(1).repeat(len(queries), 1)
+        products[:, index] -= (queries * residuals).sum(1) / (count - 1)
+        squares[:, index] = (means[index] - residuals / (count - 1)).square().sum(1)
+        lengths = (queries.square().sum(1, keepdim=True) + gain * query_along.square()).sqrt().clamp(min=1e-12)
+        cosines = (products + gain * query_along * along) / (lengths * space.scale)
+        squares = (squares + gain * along.square()) / space.scale**2
+        counts = torch.tensor(statistics.counts, dtype=torch.float64).repeat(len(queries), 1)
+        counts[:, index] -= 1
+        shares = counts / (counts + kappa)
+        factors, biases = classifier.scores(shares**2 * squares, counts + kappa)
+        scores.append(2 * cosines * shares * factors + biases)
+        targets += [index] * len(queries)
+    return torch.cat(scores), torch.tensor(targets)
+
+
+def sharpness_growth(
+    features: Tensor,
+    members: Mapping[int, Sequence[int]],
+    chosen: Sequence[int],
+    settings: GaussianSettings,
+    scores: Tensor,
+    targets: Tensor,
+) -> float:
+    """Return the power of the degrees of freedom of the whitening by which the right sharpness grows.
+
+    It follows from halves of each class's images, fitted to ask the others. Half of that power counts, because half of the
+    images also tell less of each class, unlike the examples of other classes.
+    """
+    tables = []
+    for part in range(2):
+        rest = [list(members[class_id])[1 - part :: 2] for class_id in chosen]
+        asked = [list(members[class_id])[part::2][:MOST_IMAGES] for class_id in chosen]
+        space = GaussianSpace(
+            settings, class_statistics(features, rest, settings.power), [str(class_id) for class_id in chosen], {}
+        )
+        labels = torch.tensor([index for index, rows in enumerate(asked) for _ in rows])
+        tables.append((space.scores(features[[row for rows in asked for row in rows]]), labels))
+    slope = math.log2(right_confidence_factor([(scores, targets)]) / right_confidence_factor(tables))
+    return min(1.0, max(0.0, slope)) / 2
 
 
 def class_weights(targets: Tensor, classes: int) -> Tensor:
@@ -228,37 +291,47 @@ def class_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def choose_sharpness(
     episodes: Sequence[HeldOutEpisode], settings: GaussianSettings, scores: Tensor, targets: Tensor
 ) -> dict[int, float]:
-    """Return by what logits are multiplied for the least cross-entropy, by the number of examples of classes acting as new.
+    """Return by what logits are multiplied so that confidence is right, by the number of examples of classes acting as new.
+
+    Episodes have fewer images of each class than the fit, and need less sharpness. Hence they only tell by how much classes
+    that act as new change that of the others alone.
 
     Args:
         episodes: Episodes of held-out classes.
         settings: The settings so far.
-        scores: Logits [Q, C] about held-out images of fitted classes alone.
+        scores: Logits [Q, C] about images of fitted classes alone that were left out.
         targets: The classes of these images [Q].
 
     """
     classifier = settings.classifier()
-    tables: dict[int, list[tuple[Tensor, Tensor]]] = {FITTED: [(scores, targets)]}
+    fitted = right_confidence_factor([(scores, targets)])
+    tables: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    alone: dict[int, list[tuple[Tensor, Tensor]]] = {}
     for episode in episodes:
-        tables.setdefault(episode.shots, []).append((episode.logits(classifier), episode.targets))
-    return {shots: least_loss_factor(table) for shots, table in tables.items()}
+        logits, acts_old = episode.logits(classifier), episode.targets < episode.old
+        tables.setdefault(episode.shots, []).append((logits, episode.targets))
+        alone.setdefault(episode.shots, []).append((logits[acts_old, : episode.old], episode.targets[acts_old]))
+    changes = {shots: right_confidence_factor(table) / right_confidence_factor(alone[shots]) for shots, table in tables.items()}
+    return {FITTED: fitted} | {shots: fitted * change for shots, change in changes.items()}
 
 
 @one_thread()
-def least_loss_factor(table: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Return the factor of logits with the least cross-entropy, from a quarter to four, by golden sections.
+def right_confidence_factor(tables: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Return the factor of logits [Q, V] by which the mean confidence is the share of right answers, from a quarter to four.
 
-    It is held near 1: where all answers are right, no factor would be too large.
+    The least cross-entropy would ask for a smaller one: a few images that look like another class weigh much there. One answer
+    that is half right is added, because no factor is too large where all answers are right.
     """
-
-    def loss(logarithm: float) -> float:
-        losses = [class_loss(math.exp(logarithm) * logits, targets).item() for logits, targets in table]
-        return sum(losses) / len(losses) + SHARPNESS_WEIGHT * logarithm**2
-
-    low, high, golden = -LARGEST_LOGARITHM, LARGEST_LOGARITHM, (math.sqrt(5) - 1) / 2
+    weights = [class_weights(targets, logits.shape[1]) for logits, targets in tables]
+    queries = sum(len(targets) for _, targets in tables)
+    right = sum(class_accuracy(logits, targets) for logits, targets in tables) / len(tables)
+    right = (right * queries + 0.5) / (queries + 1)
+    low, high = -LARGEST_LOGARITHM, LARGEST_LOGARITHM
     while high - low > 1e-3:
-        left, right = high - golden * (high - low), low + golden * (high - low)
-        low, high = (low, right) if loss(left) < loss(right) else (left, high)
+        middle = (low + high) / 2
+        largest = [(math.exp(middle) * logits).softmax(1).max(1).values for logits, _ in tables]
+        confidence = sum((values * weight).sum().item() for values, weight in zip(largest, weights, strict=True)) / len(tables)
+        low, high = (middle, high) if confidence < right else (low, middle)
     return math.exp((low + high) / 2)
 
 

@@ -22,6 +22,7 @@ MOST_IN_DOUBLE = 4096  # classes; with more, products are in float32
 NUMBERS_AT_ONCE = 2**26  # logits that are computed together
 MOST_ITSELF = 0.9  # share that an example explains of itself
 MEASURED_SHARE = 1 / 3  # of added classes, on the mean of the episodes that sharpness is measured on
+LARGEST_SHARE = 1 / 2  # of added classes, in any of these episodes
 FITTED = 0  # the key of fitted classes in the table of limits, which is by the number of examples
 
 
@@ -59,6 +60,7 @@ class GaussianSettings:
         relations: How relations are used.
         sharpness: By what logits are multiplied so that probabilities are right, by the number of examples of added classes;
             `FITTED` is where all classes are fitted.
+        growth: The power of the degrees of freedom of the whitening by which sharpness grows.
         limits: The likeness that the chosen share of held-out images falls below, by the number of examples of a class;
             `FITTED` is that of fitted classes. Empty where no rate was chosen.
         accuracy: The share of right answers about held-out images, if there were any.
@@ -73,6 +75,7 @@ class GaussianSettings:
     widening: float = 1.0
     relations: RelationUse = field(default_factory=lambda: RelationUse(()))
     sharpness: Mapping[int, float] = field(default_factory=dict)
+    growth: float = 0.0
     limits: Mapping[int, float] = field(default_factory=dict)
     accuracy: float | None = None
 
@@ -80,19 +83,25 @@ class GaussianSettings:
         """Return the limit on likeness for a class added from so many examples, between those of the table."""
         return between(self.limits, count) if self.limits else 0.0
 
-    def sharpness_of(self, seen: int, added: Sequence[int]) -> float:
+    def sharpness_of(self, seen: int, added: Sequence[int], gain: float = 1.0) -> float:
         """Return by what logits are multiplied where classes were added from so many examples to S fitted ones.
 
-        Between fitted classes alone and a third of added ones, as `fit` measured both, it changes with their share.
+        `fit` measured fitted classes alone and a third of added ones; in between, it changes with their share.
+
+        Args:
+            seen: The number of fitted classes S.
+            added: The number of examples of each added class.
+            gain: By what factor the degrees of freedom of the whitening grew.
+
         """
         if not self.sharpness:
             return 1.0
         alone = math.log(self.sharpness[FITTED])
         if not added:
-            return math.exp(alone)
+            return math.exp(alone + self.growth * math.log(gain))
         mixed = sum(math.log(between(self.sharpness, count)) for count in added) / len(added)
-        share = min(1.0, len(added) / (seen + len(added)) / MEASURED_SHARE)
-        return math.exp((1 - share) * alone + share * mixed)
+        share = min(LARGEST_SHARE, len(added) / (seen + len(added))) / MEASURED_SHARE
+        return math.exp((1 - share) * alone + share * mixed + self.growth * math.log(gain))
 
     def classifier(self) -> GaussianClassifier:
         """Return the classifier with these values."""
@@ -385,7 +394,8 @@ class GaussianSpace:
     @property
     def sharpness(self) -> float:
         """By what logits are multiplied so that probabilities are the shares of right answers."""
-        return self.settings.sharpness_of(self.seen, [len(examples) for examples in self.support])
+        gain = max(1, self.whitening.freedom) / max(1, self.fitted.spread.freedom)
+        return self.settings.sharpness_of(self.seen, [len(examples) for examples in self.support], gain)
 
     def limits(self) -> Tensor:
         """Return what is added to a class's logit for its likeness [V]: limits differ by the number of examples."""

@@ -95,7 +95,7 @@ def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
         "settings": settings,
         "counts": list(space.fitted.counts),
         "spread": {"rest": space.fitted.spread.rest, "freedom": space.fitted.spread.freedom},
-        "whitening": {"base": space.whitening.base, "scale": space.scale},
+        "whitening": {"base": space.whitening.base, "scale": space.scale, "freedom": space.whitening.freedom},
         "related": space.related,
         "further": list(space.further),
     }
@@ -280,6 +280,7 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
         parts["directions"].double(),
         parts["gains"].double(),
         values["whitening"]["base"],
+        values["whitening"].get("freedom", spread["freedom"]),  # the first files had none
     )
     further = {name: tensors[f"further.{index}"] for index, name in enumerate(values["further"])}
     return GaussianSpace(

@@ -32,8 +32,8 @@ def false_alarm_threshold(scores: Tensor, rate: float) -> float:
     rejected = int(rate * (len(scores) + 1))
     if not rejected:
         raise InputError(
-            f"'unknown' at the rate {rate:g} needs {math.ceil(1 / rate) - 1} held-out images, and there are {len(scores)} (a "
-            "fifth of each class with three or more): give classes more images, or choose a higher rate"
+            f"'unknown' at the rate {rate:g} needs {math.ceil(1 / rate) - 1} held-out images, and there are {len(scores)}: "
+            "give classes more images, or choose a higher rate"
         )
     return scores.sort().values[rejected - 1].item()
 

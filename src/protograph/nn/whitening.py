@@ -90,6 +90,7 @@ class Whitening:
         directions: The directions [r, D] along which W differs from a multiple of the identity.
         gains: By how much [r].
         base: The multiple.
+        freedom: The degrees of freedom of the spread that it is of.
 
     """
 
@@ -98,6 +99,7 @@ class Whitening:
     directions: Tensor
     gains: Tensor
     base: float
+    freedom: int = 0
 
     @classmethod
     def of(cls, power: float, centre: Tensor, spread: Spread, strength: float) -> "Whitening":
@@ -107,14 +109,14 @@ class Whitening:
         squares = rows.square().sum(1)
         total = squares.sum().item() + spread.rest
         if not spread.freedom or total <= 0:
-            return cls(power, centre.double(), rows[:0], squares[:0], 1.0)
+            return cls(power, centre.double(), rows[:0], squares[:0], 1.0, spread.freedom)
         evenly = spread.rest / max(1, features - len(squares))
         floor = spread.floor(strength)
         base = (evenly + floor) ** -0.5
         directions = rows / squares.sqrt()[:, None]
         scale = (total / features) ** 0.5  # for numbers near 1
         gains = ((squares + floor) ** -0.5 - base) * scale
-        return cls(power, centre.double(), _rounded(directions), _rounded(gains), base * scale)
+        return cls(power, centre.double(), _rounded(directions), _rounded(gains), base * scale, spread.freedom)
 
     def aligned(self, features: Tensor) -> Tensor:
         """Return features [n, D] raised to the power, centred, with length 1: the vectors t."""
