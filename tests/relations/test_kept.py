@@ -72,6 +72,28 @@ def test_a_class_that_is_told_of_is_as_alike_to_itself_as_the_others_are(sparse)
     assert matrix[3, 0].item() == matrix[0, 3].item() == 40
 
 
+@pytest.mark.parametrize("size", [4, 30])
+def test_a_sparse_relation_grows_as_a_dense_one_and_stays_in_order(size):
+    matrix = torch.rand(size, size, generator=torch.Generator().manual_seed(size))
+    matrix[matrix < 0.6] = 0
+    matrix.fill_diagonal_(1)
+    names = [f"{row:02d}" for row in range(size)]
+    (relation,) = keep_relations(matrix.to_sparse_coo(), names).values()
+    grown, expected = relation, matrix
+    for step in range(3):
+        similarities = {name: 0.1 * (row + 1) for row, name in enumerate(names) if row % 3 == step}
+        grown, _ = grown.added(f"new {step}", names, ClassHint(similarities=similarities))
+        larger = torch.zeros(len(names) + 1, len(names) + 1)
+        larger[:-1, :-1] = expected
+        for name, value in similarities.items():
+            larger[-1, names.index(name)] = larger[names.index(name), -1] = value
+        larger[-1, -1] = 1
+        names, expected = [*names, f"new {step}"], larger
+    torch.testing.assert_close(grown.similarities.to_dense(), expected)
+    row, column = grown.similarities.indices()
+    assert (row * len(names) + column).diff().min() > 0
+
+
 def test_a_sparse_relation_grows_by_the_edges_that_are_told():
     (relation,) = keep_relations({("a", "b"): 0.5, ("b", "a"): 0.7, ("c", "a"): 0.2}, NAMES).values()
     assert relation.similarities.to_dense().tolist() == [

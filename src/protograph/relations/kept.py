@@ -246,15 +246,23 @@ class KeptRelation:
             grown[size, size] = diagonal
             return grown
         ahead, back = (values.isfinite().nonzero()[:, 0] for values in (row, column))
-        new = torch.tensor([size])
-        edges = [
-            self.similarities.indices(),
-            torch.stack([new.expand_as(ahead), ahead]),
-            torch.stack([back, new.expand_as(back)]),
-            new.expand(2, 1),
-        ]
-        values = torch.cat([self.similarities.values(), row[ahead], column[back], torch.tensor([diagonal])])
-        return torch.sparse_coo_tensor(torch.cat(edges, 1), values, (size + 1, size + 1), check_invariants=False).coalesce()
+        edges = self.similarities.indices()
+        # edges are in the order of their rows: an edge to the new class goes to the end of its row, and the new row behind all
+        inserted = torch.searchsorted(edges[0], back, right=True) + torch.arange(len(back))
+        before = torch.ones(edges.shape[1] + len(back), dtype=torch.bool)
+        before[inserted] = False
+        last = torch.full((len(ahead) + 1,), size)
+        rows, columns = (
+            torch.cat([torch.empty(len(before), dtype=torch.long).masked_scatter_(before, part), end])
+            for part, end in zip(edges, (last, torch.cat([ahead, last[:1]])), strict=True)
+        )
+        rows[inserted], columns[inserted] = back, size
+        values = torch.empty(len(before)).masked_scatter_(before, self.similarities.values())
+        values[inserted] = column[back]
+        values = torch.cat([values, row[ahead], torch.tensor([diagonal])])
+        return torch.sparse_coo_tensor(
+            torch.stack([rows, columns]), values, (size + 1, size + 1), check_invariants=False, is_coalesced=True
+        )
 
 
 @dataclass(frozen=True)
