@@ -366,8 +366,7 @@ def verdicts(rows: Sequence[dict[str, str]]) -> list[Section]:
     return [
         Section("Ours against the best simple rule of each cell", "", summary, notes),
         Section("Means over the cells of each dataset and encoder", "", means, []),
-        Section("Cells further behind", "", behind, []),
-    ]
+    ] + ([Section("Cells further behind", "", behind, [])] if behind else [])
 
 
 def birds(pool: Pool, draws: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -405,9 +404,9 @@ def birds(pool: Pool, draws: int) -> tuple[list[dict[str, Any]], list[dict[str, 
 
 
 def shown_auroc(known: Tensor, unknown: Tensor) -> float:
-    """The AUROC of the best linear score of unit length features, fitted to other images of the same known and unknown classes.
+    """The AUROC of the best linear score of features of length 1, fitted to other images of the same known and unknown classes.
 
-    No score that has not seen unknown classes should be expected to do better.
+    It tells how far known and unknown classes lie apart at all: a rule in use has seen no image of an unknown class.
     """
     vectors = unit(torch.cat([known, unknown])).double()
     vectors = torch.cat([vectors - vectors.mean(0), torch.ones(len(vectors), 1)], 1)
