@@ -1,6 +1,6 @@
 """How good the classifier is beside what a careful user of scikit-learn would do with the same features.
 
-    python benchmarks/quality.py --root DATA --images flowers=FOLDER --out benchmarks/QUALITY.md
+    python benchmarks/quality.py --root DATA --images flowers=FOLDER --features FOLDER --out benchmarks/QUALITY.md
 
 Some classes are fitted, others are added from a few images each, and images of all are asked. Every rule sees the same draw. A
 cell is a dataset, an encoder and the numbers of fitted classes, added classes and examples; its measures are means over draws.
@@ -8,8 +8,8 @@ Finished draws stay in a CSV beside --out, so that the same command goes on wher
 
 Datasets: CUB by the split of the paper (fitted classes by `train.txt`, asked on `testRecg.txt`, added ones from `testZS.txt`),
 miniImageNet's 36 held-out classes, the letters, scikit-learn's digits (pixels as features), and a folder of images per class
-named by --images. Encoders: those that `open_encoder` knows. --features names a folder of .npz (`X`, `y`, `part`) to keep
-features in, or to take them from.
+named by --images. Encoders: conv4, and EfficientNet-Lite0 at 128 and 224 pixels. Features are computed where --features has no
+.npz (`X`, `y`, `part`) of a dataset and encoder, and kept there; any other .npz there is asked, too.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from protograph import Classifier
+from protograph import Classifier, open_dataset, open_encoder
 from protograph.classifier.prior import prior_offsets
+from protograph.cli.display import ShownProgress
+from protograph.data.datasets.cub import read_lists
 from protograph.evaluation.unknown import auroc
 from protograph.relations.attributes import AttributeRelation
 from report import Section
@@ -46,6 +48,8 @@ WITHIN, NEVER_BELOW = 0.5, 2.0  # points
 MEASURES = ("joint", "h_half", "ausuc", "seen", "novel", "h", "ece", "ece by chance")
 OURS = "ours"
 RATE = 0.05  # of false alarms
+IMAGES_OF_CLASS, LETTERS = 120, 40  # at most
+ENCODERS = {"conv4": ("conv4", None), "lite0-128": ("efficientnet-lite0", 128), "lite0-224": ("efficientnet-lite0", 224)}
 CHANCES = 20  # draws of answers that are right as often as their confidence says
 PARTS = 5  # of the images, each asked of a rule fitted on the others
 
@@ -471,6 +475,62 @@ def by_label(labels: np.ndarray, wanted: np.ndarray) -> dict[str, np.ndarray]:
     return {str(name): np.flatnonzero((labels == name) & wanted) for name in np.unique(labels[wanted])}
 
 
+Images = list[tuple[Path | Tensor, str, str]]  # an image, its class, and its part of the dataset
+
+
+def cub_files(root: Path) -> Images:
+    base, lists = root / "CUB_200_2011", read_lists()
+    names = dict(line.split() for line in (base / "images.txt").read_text().splitlines())
+    asked, images = set(lists["seen_test"]), []
+    for number, name in names.items():
+        is_new = int(name.split(".")[0]) in lists["novel_test"]
+        part = "testZS" if is_new else "testRecg" if int(number) in asked else "train"
+        images.append((base / "images" / name, name.split("/")[0], part))
+    return images
+
+
+def mini_files(root: Path) -> Images:
+    images: Images = []
+    for part in ("val", "test"):
+        with (root / "mini-imagenet" / f"{part}.csv").open() as file:
+            rows = sorted((row["label"], row["filename"]) for row in csv.DictReader(file))
+        for label, members in groupby(rows, key=lambda row: row[0]):
+            kept = list(members)[:IMAGES_OF_CLASS]
+            images += [(root / "mini-imagenet" / "images" / name, label, part) for _, name in kept]
+    return images
+
+
+def letters(_: Path) -> Images:
+    data, images = open_dataset("letters"), []
+    for part, pool in (("train", data.train), ("test", data.seen_test), ("novel", data.novel_test)):
+        for class_id, rows in zip(pool.classes.tolist(), pool.by_class(), strict=True):
+            images += [(data.store.pixels[row], data.classes[class_id], part) for row in rows.tolist()[:LETTERS]]
+    return images
+
+
+def folder_files(folder: Path) -> Images:
+    return [(path, path.parent.name, "all") for path in sorted(folder.glob("*/*")) if path.is_file()]
+
+
+def encode(arguments: argparse.Namespace) -> None:
+    """Compute the features that --features lacks."""
+    sources: dict[str, Callable[[], Images]] = {"letters": lambda: letters(arguments.root)}
+    if arguments.root:
+        sources |= {"cub": lambda: cub_files(arguments.root), "mini": lambda: mini_files(arguments.root)}
+    for text in arguments.images:
+        name, _, folder = text.partition("=")
+        sources[name] = lambda folder=folder: folder_files(Path(folder))
+    arguments.features.mkdir(parents=True, exist_ok=True)
+    for (source, images), (encoder, (name, size)) in product(sources.items(), ENCODERS.items()):
+        path = arguments.features / f"{source}-{encoder}.npz"
+        if path.exists() or (arguments.only and not any(part in path.stem for part in arguments.only)):
+            continue
+        listed = images()
+        features = open_encoder(name, size=size).encode([image for image, _, _ in listed], ShownProgress())
+        labels, parts = (np.array([image[index] for image in listed]) for index in (1, 2))
+        np.savez(path, X=features.numpy().astype(np.float16), y=labels, part=parts)
+
+
 def load(arguments: argparse.Namespace) -> list[Pool]:
     """The pools whose features are kept in --features."""
     pools = []
@@ -505,7 +565,8 @@ def cub_attributes(root: Path | None) -> Callable[[], AttributeRelation] | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--features", type=Path, required=True, help="folder of .npz with the features")
-    parser.add_argument("--root", type=Path, help="where CUB's attributes are")
+    parser.add_argument("--root", type=Path, help="where CUB and miniImageNet are")
+    parser.add_argument("--images", nargs="*", default=[], metavar="NAME=FOLDER", help="further images, a folder per class")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/QUALITY.md"))
     parser.add_argument("--only", nargs="*", help="parts of the names of datasets and encoders")
     parser.add_argument("--draws", type=int, default=5)
@@ -515,6 +576,7 @@ def main() -> None:
     for name, values in (("fitted", FITTED), ("added", ADDED), ("shots", SHOTS)):
         parser.add_argument(f"--{name}", type=int, nargs="*", default=values)
     arguments = parser.parse_args()
+    encode(arguments)
     path, pools = arguments.out.with_suffix(".csv"), load(arguments)
     run(pools, arguments, path)
     sections = verdicts(read(path)) if path.exists() else []
