@@ -66,6 +66,28 @@ def adding(classes: int, features: int, neighbours: int | None) -> dict[str, obj
     return {"classes": classes, "D": features, "graph": graph, "median ms": median, "slowest ms": slowest}
 
 
+def asking(classes: int, features: int, images: int) -> dict[str, object]:
+    """Milliseconds of predicting images among so many classes, and of the product of two matrices of these sizes, in turns."""
+    generator = torch.Generator().manual_seed(0)
+    centres, asked = torch.randn(classes, features, generator=generator), torch.randn(images, features, generator=generator)
+    known = Classifier().fit(centres, [f"{row:06d}" for row in range(classes)])
+    product, predicting = [], []
+    for _ in range(REPEATS // 2 + 1):
+        began = time.perf_counter()
+        asked @ centres.T
+        product.append(1000 * (time.perf_counter() - began))
+        began = time.perf_counter()
+        known.predict(asked)
+        predicting.append(1000 * (time.perf_counter() - began))
+    bare, ours = statistics.median(product[1:]), statistics.median(predicting[1:])
+    return {"images": images, "classes": classes, "D": features, "product ms": bare, "predict ms": ours, "ratio": ours / bare}
+
+
+def asking_speed() -> Section:
+    notes = [f"Medians of {REPEATS // 2} times in turns, {torch.get_num_threads()} threads."]
+    return Section("Predicting, beside the bare product of two matrices", "", [asking(100_000, 640, 1000)], notes)
+
+
 def speed() -> Section:
     rows = [adding(200, 3200, None), adding(10_000, 640, 32)]
     about = "One class is added from 5 ready feature vectors and its similarity to 32 classes; the others stay as they are."
@@ -190,6 +212,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="training steps of the fit")
     arguments = parser.parse_args()
     print(speed().markdown())
+    print(asking_speed().markdown())
     if arguments.root:
         print(cub(arguments).markdown())
 

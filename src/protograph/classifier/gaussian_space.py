@@ -19,7 +19,7 @@ from protograph.nn.whitening import Spread, Whitening
 from protograph.relations import ClassHint, KeptRelation
 
 MOST_IN_DOUBLE = 4096  # classes; with more, products are in float32
-NUMBERS_AT_ONCE = 2**26  # logits that are computed together
+NUMBERS_AT_ONCE = 2**24  # logits that are computed together
 MOST_ITSELF = 0.9  # share that an example explains of itself
 MEASURED_SHARE = 1 / 3  # of added classes, on the mean of the episodes that sharpness is measured on
 LARGEST_SHARE = 1 / 2  # of added classes, in any of these episodes
@@ -419,12 +419,19 @@ class GaussianSpace:
     def answers(self, features: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the index [n] of the best class of features [n, D] and the likeness [n], without keeping all logits."""
         portion = max(1, NUMBERS_AT_ONCE // len(self.names))
-        limits, sharpness = self.limits(), self.sharpness
+        sharpness = self.sharpness
+        limits = sharpness * self.limits()
+        limited = bool(limits.any())
         best, likeness = [], []
         for part in torch.split(features, portion):
             scores = self.scores(part)
-            best.append((scores if offsets is None else scores + offsets.to(scores)).argmax(1))
-            likeness.append((scores / sharpness + limits.to(scores)).max(1).values.double())
+            top = (scores if offsets is None else scores + offsets.to(scores)).max(1)
+            best.append(top.indices)
+            if limited:
+                top = scores.add_(limits.to(scores)).max(1)
+            elif offsets is not None:
+                top = scores.max(1)
+            likeness.append(top.values.double() / sharpness)
         if not best:
             return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.float64)
         return torch.cat(best), torch.cat(likeness)
