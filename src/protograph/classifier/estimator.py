@@ -11,7 +11,6 @@ from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -32,7 +31,7 @@ from protograph.classifier.gaussian_fitting import fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.inputs import as_array, as_images, encode_files
 from protograph.classifier.joint_space import JointSpace
-from protograph.classifier.labels import as_label, check_labels
+from protograph.classifier.labels import Array, as_label, check_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
 from protograph.classifier.prior import check_prior, prior_offsets
 from protograph.classifier.state import ChangeLock, State
@@ -49,7 +48,6 @@ from protograph.variants import Variant, find_variant
 Update = Literal["all", "novel"]
 UPDATES = ("all", "novel")
 SMALLEST_FEATURE, LARGEST_FEATURE = 1e-15, 1e15  # squares of float32, and their sums, neither vanish nor overflow
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

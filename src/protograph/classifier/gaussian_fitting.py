@@ -28,19 +28,19 @@ from protograph.episodes import seeded
 from protograph.evaluation.unknown import false_alarm_threshold
 from protograph.nn.classify import GaussianClassifier
 from protograph.nn.operators import mapped_weights
-from protograph.nn.whitening import Spread, Whitening, class_means
+from protograph.nn.whitening import Whitening, WithinSpread, mean_vectors
 from protograph.relations import KeptRelation
 
 POWERS = (1.0, 0.5)
 STRENGTHS = (0.25, 1.0, 4.0, 16.0)  # candidates, in multiples of the number of features
 USUAL = 4.0  # the multiple where too few images choose one
-SHOTS = (1, 2, 5, 10)  # of classes that act as new
+NEW_SHOTS = (1, 2, 5, 10)  # of classes that act as new
 NEW_SHARES = (1 / 2, 1 / 4, 1 / 4)  # of the classes act as new in each fold, every class once
 RIDGES = (0.003, 0.03, 0.3)
 FEWEST_CLASSES, FEWEST_IMAGES = 4, 4  # that choose settings: so many classes with so many images
 MOST_CLASSES, MOST_IMAGES = 200, 40  # that choose settings
 MOST_QUERIES = 8  # of a class in an episode
-HELD_OUT = 0.2  # share of a class's images that are queries of a fitted class
+ASKED_SHARE = 0.2  # share of a class's images that are queries of a fitted class
 SHARED_SPREAD = 30  # classes, from which on the spread within classes is that of all, also of those that act as new
 PRIOR_WEIGHT = 1e-3  # of the usual values of the classifier, against the loss
 LARGEST_LOGARITHM = math.log(4)  # of a sharpness
@@ -127,19 +127,19 @@ def fit_space(
 
 
 def class_statistics(
-    features: Tensor, members: Sequence[Sequence[int]], power: float, spread: Spread | None = None
+    features: Tensor, members: Sequence[Sequence[int]], power: float, spread: WithinSpread | None = None
 ) -> ClassStatistics:
     """Return what is kept of classes with features [n, D] by the indices of their images; the spread may be known."""
     none = Whitening(power, features.new_zeros(features.shape[1]).double(), features[:0].double(), features[:0, 0], 1.0)
-    centre = class_means(none.aligned(features), members).mean(0)
+    centre = mean_vectors(none.aligned(features), members).mean(0)
     if len(members) == 1:
         centre = torch.zeros_like(centre)
     aligned = replace(none, centre=centre).aligned(features)
-    means = class_means(aligned, members)
+    means = mean_vectors(aligned, members)
     counts = tuple(len(rows) for rows in members)
     if spread is None:
         residuals = torch.cat([aligned[list(rows)] - mean for rows, mean in zip(members, means, strict=True)])
-        spread = Spread.of(residuals, sum(counts) - len(counts))
+        spread = WithinSpread.of(residuals, sum(counts) - len(counts))
     return ClassStatistics(means.float(), counts, centre.float(), replace(spread, rows=spread.rows.float()))
 
 
@@ -381,11 +381,11 @@ class Fold:
         old = [class_id for class_id in chosen if class_id not in set(new)]
         queries, rest = {}, {}
         for class_id in (*old, *new):
-            share = 0.5 if class_id in set(new) else HELD_OUT
+            share = 0.5 if class_id in set(new) else ASKED_SHARE
             queries[class_id], rest[class_id] = divided(members[class_id], share, seed, class_id)
         spread = None
         if len(chosen) >= SHARED_SPREAD:
-            spare = {class_id: rows[max(SHOTS) :] if class_id in set(new) else rows for class_id, rows in rest.items()}
+            spare = {class_id: rows[max(NEW_SHOTS) :] if class_id in set(new) else rows for class_id, rows in rest.items()}
             spread = class_statistics(features, [rows for rows in spare.values() if rows], power).spread
         statistics = class_statistics(features, [rest[class_id] for class_id in old], power, spread)
         return cls(statistics, power, old, new, queries, {class_id: rest[class_id] for class_id in new}, features)
@@ -400,7 +400,7 @@ class Fold:
         old_means = space.whitened_means(range(len(self.old)))
         most = max(len(rows) for rows in self.examples.values())
         episodes = []
-        for shots in SHOTS:
+        for shots in NEW_SHOTS:
             if shots > max(1, most):
                 break
             rows = [self.examples[class_id][:shots] for class_id in self.new]

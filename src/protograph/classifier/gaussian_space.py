@@ -15,7 +15,7 @@ from protograph._internal.errors import InputError
 from protograph.classifier.naming import check_new_name, check_removable, class_index
 from protograph.nn.classify import GaussianClassifier
 from protograph.nn.operators import mapped_weights
-from protograph.nn.whitening import Spread, Whitening
+from protograph.nn.whitening import Whitening, WithinSpread
 from protograph.relations import ClassHint, KeptRelation
 
 MOST_IN_DOUBLE = 4096  # classes; with more, products are in float32
@@ -133,7 +133,7 @@ class ClassStatistics:
     means: Tensor
     counts: tuple[int, ...]
     centre: Tensor
-    spread: Spread
+    spread: WithinSpread
 
     def without(self, index: int) -> "ClassStatistics":
         """Return the statistics without one class; what it taught of the spread stays."""
@@ -279,7 +279,7 @@ class GaussianSpace:
     def _change(self, prototypes: Tensor) -> None:
         self.prototypes, self._linear = prototypes, None
 
-    def _spread(self) -> Spread:
+    def _spread(self) -> WithinSpread:
         """Return the spread of all examples around the means of their classes."""
         residuals = [examples - examples.mean(0) for examples in self.support if len(examples) > 1]
         freedom = sum(len(examples) - 1 for examples in self.support if len(examples))
@@ -292,7 +292,7 @@ class GaussianSpace:
             freedom += len(examples)
         return self.fitted.spread.with_residuals(torch.cat(residuals), freedom) if residuals else self.fitted.spread
 
-    def _mean_length(self, spread: Spread) -> float:
+    def _mean_length(self, spread: WithinSpread) -> float:
         r"""Return the root mean square length of whitened features before they get length 1, for images not counted in W.
 
         Whitened residuals of the examples themselves are shorter than those of other images, by the share

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from protograph._internal.errors import InputError
 
+Array = NDArray[Any]
+
 Labels = NDArray[Any]
 LABEL_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "U": ((str,), "a text"),

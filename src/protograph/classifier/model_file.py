@@ -34,7 +34,7 @@ from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettin
 from protograph.classifier.joint_space import JointSpace
 from protograph.encoders import Encoder, KeptEncoder, open_encoder
 from protograph.nn.backbones import Centred
-from protograph.nn.whitening import Spread, Whitening
+from protograph.nn.whitening import Whitening, WithinSpread
 from protograph.relations import KeptRelation
 from protograph.variants import OPERATORS, Op, Variant, build
 
@@ -270,7 +270,10 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
     settings = GaussianSettings(**chosen, relations=RelationUse(**use))
     parts, spread = with_prefix(tensors, "gaussian."), values["spread"]
     fitted = ClassStatistics(
-        parts["means"], tuple(values["counts"]), parts["centre"], Spread(parts["spread"], spread["rest"], spread["freedom"])
+        parts["means"],
+        tuple(values["counts"]),
+        parts["centre"],
+        WithinSpread(parts["spread"], spread["rest"], spread["freedom"]),
     )
     if len(fitted.means) != len(values["names"]) - len(values["examples"]) or len(fitted.means) != len(fitted.counts):
         raise ValueError(f"it has means of {len(fitted.means)} classes")

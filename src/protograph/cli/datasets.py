@@ -12,7 +12,7 @@ from protograph.data.check import Inspection, inspect_dataset
 from protograph.data.splits import DATASET_PARTS
 from protograph.training.recipes import default_recipe_name
 
-EXAMPLES = 8  # duplicates and unreadable images shown by name
+EXAMPLES_SHOWN = 8  # duplicates and unreadable images shown by name
 
 datasets_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -91,5 +91,5 @@ def _count_with_examples(lines: list[str]) -> str:
     """Return the number of lines, and the first of them below."""
     if not lines:
         return "none"
-    rest = [f"and {len(lines) - EXAMPLES} more"] if len(lines) > EXAMPLES else []
-    return escape("\n".join([str(len(lines)), *lines[:EXAMPLES], *rest]))
+    rest = [f"and {len(lines) - EXAMPLES_SHOWN} more"] if len(lines) > EXAMPLES_SHOWN else []
+    return escape("\n".join([str(len(lines)), *lines[:EXAMPLES_SHOWN], *rest]))

@@ -28,7 +28,7 @@ UNSAVED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
 )  # fmt: skip
 
-DIRECTIONS = {chr(code) for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+DIRECTION_MARKS = {chr(code) for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 FIRST_LINE, LONGEST_SILENCE = 10.0, 60.0  # seconds, of progress where there is no terminal
 
 P = ParamSpec("P")
@@ -39,7 +39,7 @@ def visible(text: str) -> str:
     """Return a text with control characters, those of direction too, shown and not sent; line breaks and tabs stay."""
     return "".join(
         ascii(letter)[1:-1]
-        if letter in DIRECTIONS or (unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\n\t")
+        if letter in DIRECTION_MARKS or (unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\n\t")
         else letter
         for letter in text
     )

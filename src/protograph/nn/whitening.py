@@ -17,7 +17,7 @@ SKETCH_SEED = 0
 
 
 @dataclass(frozen=True)
-class Spread:
+class WithinSpread:
     r"""How examples spread around the means of their classes: the scatter :math:`S = F^\top F + \text{rest}` of low rank.
 
     Attributes:
@@ -32,9 +32,9 @@ class Spread:
     freedom: int
 
     @classmethod
-    def of(cls, residuals: Tensor, freedom: int, rest: float = 0.0) -> "Spread":
+    def of(cls, residuals: Tensor, freedom: int, rest: float = 0.0) -> "WithinSpread":
         """Return the spread of residuals [n, D] with so many degrees of freedom."""
-        rows = strongest(residuals.double())
+        rows = strongest_rows(residuals.double())
         left_out = residuals.double().square().sum() - rows.square().sum()
         return cls(rows, rest + max(0.0, left_out.item()), freedom)
 
@@ -50,14 +50,14 @@ class Spread:
             return 0.0
         return (squares / (squares + floor)).sum().item() + others * evenly / (evenly + floor)
 
-    def with_residuals(self, residuals: Tensor, freedom: int) -> "Spread":
+    def with_residuals(self, residuals: Tensor, freedom: int) -> "WithinSpread":
         """Return the spread with more residuals [n, D]."""
         if not len(residuals) or not freedom:
             return self
-        return Spread.of(torch.cat([self.rows.double(), residuals.double()]), self.freedom + freedom, self.rest)
+        return WithinSpread.of(torch.cat([self.rows.double(), residuals.double()]), self.freedom + freedom, self.rest)
 
 
-def strongest(rows: Tensor, count: int = DIRECTIONS) -> Tensor:
+def strongest_rows(rows: Tensor, count: int = DIRECTIONS) -> Tensor:
     """Return orthogonal rows [r, D] whose scatter is that of rows [n, D] along its r strongest directions."""
     if not rows.numel():
         return rows[:0]
@@ -70,8 +70,8 @@ def strongest(rows: Tensor, count: int = DIRECTIONS) -> Tensor:
     squares, vectors = torch.linalg.eigh(rows @ rows.T if wide else rows.T @ rows)
     kept = squares.flip(0)[:count] > 1e-9 * squares[-1].clamp(min=torch.finfo(rows.dtype).tiny)
     vectors = vectors.flip(1)[:, :count][:, kept]
-    strongest_rows: Tensor = vectors.T @ rows if wide else squares.flip(0)[:count][kept].sqrt()[:, None] * vectors.T
-    return strongest_rows
+    rows_kept: Tensor = vectors.T @ rows if wide else squares.flip(0)[:count][kept].sqrt()[:, None] * vectors.T
+    return rows_kept
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Whitening:
     freedom: int = 0
 
     @classmethod
-    def of(cls, power: float, centre: Tensor, spread: Spread, strength: float) -> "Whitening":
+    def of(cls, power: float, centre: Tensor, spread: WithinSpread, strength: float) -> "Whitening":
         r"""Return the whitening of a spread, shrunk by the strength :math:`\lambda`, in degrees of freedom."""
         features = len(centre)
         rows = spread.rows.double()
@@ -153,6 +153,6 @@ def _rounded(values: Tensor) -> Tensor:
     return values.float().double()
 
 
-def class_means(vectors: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
+def mean_vectors(vectors: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
     """Return the mean [C, D] of the vectors [n, D] of each class."""
     return torch.stack([vectors[list(rows)].mean(0) for rows in members])
