@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+Values = NDArray[Any]
 BINS = 10  # of confidence
 
 
@@ -58,7 +58,7 @@ class AnswerMeasures:
 def measure_answers(
     labels: Sequence[Any],
     answers: Sequence[Any],
-    probabilities: Array,
+    probabilities: Values,
     classes: Sequence[Any],
     unknown_label: Any,
     most: int = 10,
