@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from protograph._internal.errors import InputError
 
 Array = NDArray[Any]
-
-Labels = NDArray[Any]
 LABEL_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "U": ((str,), "a text"),
     "b": ((bool,), "true or false"),
@@ -19,7 +17,7 @@ LABEL_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def as_label(name: Any, labels: Labels) -> Any:
+def as_label(name: Any, labels: Array) -> Any:
     """Return the name of a class in the type of the other labels.
 
     Raises:
@@ -54,7 +52,7 @@ def check_labels(labels: Any) -> None:
             raise InputError(f"class {str(label)!r} has the character NUL in its name: leave it out")
 
 
-def parse_label(text: str, labels: Labels) -> Any:
+def parse_label(text: str, labels: Array) -> Any:
     """Return a class named on the command line in the type of the other labels, which may be numbers."""
     kinds = {"i": int, "u": int, "f": float}
     try:
@@ -63,7 +61,7 @@ def parse_label(text: str, labels: Labels) -> Any:
         raise InputError(f"class '{text}' must be a number, as the other classes are") from None
 
 
-def as_labels(values: list[Any], dtype: str) -> Labels:
+def as_labels(values: list[Any], dtype: str) -> Array:
     """Return labels as an array; texts may be longer than those of `dtype`, and whole numbers larger."""
     kind = np.dtype(dtype)
     if kind.kind in "iu" and values and not np.iinfo(kind).min <= min(values) <= max(values) <= np.iinfo(kind).max:

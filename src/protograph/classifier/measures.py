@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values = NDArray[Any]
+from protograph.classifier.labels import Array
+
 BINS = 10  # of confidence
 
 
@@ -58,7 +58,7 @@ class AnswerMeasures:
 def measure_answers(
     labels: Sequence[Any],
     answers: Sequence[Any],
-    probabilities: Values,
+    probabilities: Array,
     classes: Sequence[Any],
     unknown_label: Any,
     most: int = 10,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.joint_space import JointSpace
-from protograph.classifier.labels import Labels, as_labels
+from protograph.classifier.labels import Array, as_labels
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class State:
 
     space: JointSpace | GaussianSpace
     labels: list[Any]
-    in_space: Labels
-    order: Labels
+    in_space: Array
+    order: Array
     kept: Mapping[str, Tensor]
     threshold: float | None = None
     bias: float = 0.0
@@ -52,7 +52,7 @@ class State:
         return cls(space, in_space.tolist(), in_space, np.argsort(in_space, kind="stable"), dict(kept), threshold, bias)
 
     @property
-    def classes(self) -> Labels:
+    def classes(self) -> Array:
         """The labels of all classes, sorted."""
         return self.in_space[self.order]
 
