@@ -450,7 +450,7 @@ def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
         table.add_column(heading, overflow="fold")
     table.add_column("likeness", justify="right")
     for image in result:
-        nearest = ", ".join(f"{entry['class']} {100 * entry['probability']:.0f} %" for entry in image["nearest"])
+        nearest = ", ".join(f"{entry['class']}: {100 * entry['probability']:.0f} %" for entry in image["nearest"])
         cells = image["file"], str(image["class"]), nearest, f"{image['likeness']:.3f}"
         table.add_row(*map(escape, cells))
     return table
