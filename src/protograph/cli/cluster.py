@@ -18,10 +18,10 @@ class Cluster:
             import ray
         except ImportError as error:
             raise InputError('--engine ray needs Ray: pip install "protograph[ray]"') from error
-        self._ray: Any = ray
-        ray.init(ignore_reinit_error=True)  # the cluster of RAY_ADDRESS, or this machine
-        gpu = device != "cpu" and (device != "auto" or ray.cluster_resources().get("GPU", 0) > 0)
-        self._run = ray.remote(num_gpus=1 / jobs if gpu else 0, max_retries=0)(run_command)
+        self._ray: Any = ray  # whose own types lack those of some calls
+        self._ray.init(ignore_reinit_error=True)  # the cluster of RAY_ADDRESS, or this machine
+        gpu = device != "cpu" and (device != "auto" or self._ray.cluster_resources().get("GPU", 0) > 0)
+        self._run = self._ray.remote(num_gpus=1 / jobs if gpu else 0, max_retries=0)(run_command)
         self._references: list[Any] = []
 
     def submit(self, name: str, words: Sequence[str]) -> "Future[Ended]":
