@@ -208,12 +208,12 @@ def test_damaged_and_foreign_files_are_refused_with_the_reason(kept: Path) -> No
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda values, tensors: values["names"].append("more"), "prototypes are"),
-        (lambda values, tensors: values["examples"].append(2), "support are"),
-        (lambda values, tensors: values.update(features=4), "prototypes are"),
-        (lambda values, tensors: tensors.update(prototypes=tensors["prototypes"][:, :3]), "prototypes are"),
-        (lambda values, tensors: tensors.pop("model.prototypes"), "Error.* in loading"),
-        (lambda values, tensors: values["relations"][0]["known"].append(None), "relations are not of 7 classes"),
+        (lambda values, tensors: values["names"].append("more"), "7 labels, and 8 different names"),
+        (lambda values, tensors: values["examples"].append(2), "the tensor '(prototypes|support|model.prototypes)' is"),
+        (lambda values, tensors: values.update(features=4), "the tensor '.*' is .* not .*4"),
+        (lambda values, tensors: tensors.update(prototypes=tensors["prototypes"][:, :3]), "the tensor 'prototypes' is"),
+        (lambda values, tensors: tensors.pop("model.prototypes"), "the tensor 'model.prototypes' is missing"),
+        (lambda values, tensors: values["relations"][0]["known"].append(None), "relation 'similarity' is not of 7 classes"),
         (
             lambda values, tensors: tensors.update({"relation.0.similarities.edges": torch.full((2, 12), 9)}),
             "size|shape|index|edges",

@@ -122,7 +122,7 @@ def test_a_file_that_could_not_be_loaded_again_is_not_written(tmp_path: Path, mo
         known.save(tmp_path / "known.pg")
     assert (tmp_path / "known.pg").read_bytes() == before
     assert list(tmp_path.iterdir()) == [tmp_path / "known.pg"]
-    monkeypatch.setattr(model_file, "_prototypes_and_support", lambda *_: 1 / 0)
+    monkeypatch.setattr(model_file, "check_contents", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         grown(None, None).save(tmp_path / "known.pg")
     assert (tmp_path / "known.pg").read_bytes() == before

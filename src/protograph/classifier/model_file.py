@@ -16,7 +16,7 @@ encoder.*                      weights of the encoder, if the file keeps them
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from protograph._internal.sealed import metadata, seal, unseal, with_prefix
 from protograph._version import __version__
 from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettings, GaussianSpace, RelationUse
 from protograph.classifier.joint_space import JointSpace
+from protograph.classifier.model_schema import check_contents, check_size, parse_values
 from protograph.encoders import Encoder, KeptEncoder, open_encoder
 from protograph.nn.backbones import Centred
 from protograph.nn.whitening import Whitening, WithinSpread
@@ -186,7 +187,8 @@ def unpack(content: bytes, path: Path) -> Contents:
     version = _format_version(header, path)
     try:
         text, tensors = unseal(content, "classifier")
-        values = upgraded(json.loads(text), version)
+        values = upgraded(parse_values(text), version)
+        check_contents(values, tensors)
         operators = values["variant"]["operators"] if values["model"] == "variant" else []
         unknown = sorted({op["kind"] for op in operators} - OPERATORS.keys())
     except (ValueError, KeyError, TypeError) as error:
@@ -246,22 +248,10 @@ def _kept_relations(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
         KeptRelation.restore(relation, with_prefix(tensors, f"relation.{index}."))
         for index, relation in enumerate(values["relations"])
     ]
-    if any(len(relation.similarities) != len(values["names"]) for relation in relations):
-        raise ValueError(f"its relations are not of {len(values['names'])} classes")
     return {relation.label: relation for relation in relations}
 
 
-def _prototypes_and_support(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    names, counts, features = values["names"], values["examples"], values["features"]
-    prototypes, support = tensors["prototypes"], tensors["support"]
-    for name, tensor, rows in (("prototypes", prototypes, len(names)), ("support", support, sum(counts))):
-        if tensor.shape != (rows, features):
-            raise ValueError(f"{name} are {tuple(tensor.shape)}, not {(rows, features)}")
-    return prototypes, support
-
-
 def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GaussianSpace:
-    prototypes, support = _prototypes_and_support(values, tensors)
     chosen = dict(values["settings"])
     use = dict(chosen.pop("relations"))
     use["labels"] = tuple(use["labels"])
@@ -275,8 +265,6 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
         parts["centre"],
         WithinSpread(parts["spread"], spread["rest"], spread["freedom"]),
     )
-    if len(fitted.means) != len(values["names"]) - len(values["examples"]) or len(fitted.means) != len(fitted.counts):
-        raise ValueError(f"it has means of {len(fitted.means)} classes")
     whitening = Whitening(
         settings.power,
         fitted.centre.double(),
@@ -291,22 +279,26 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
         fitted,
         values["names"],
         _kept_relations(values, tensors),
-        torch.split(support, values["examples"]),
+        torch.split(tensors["support"], values["examples"]),
         further,
         values["related"],
-        (whitening, values["whitening"]["scale"], prototypes),
+        (whitening, values["whitening"]["scale"], tensors["prototypes"]),
     )
 
 
 def _variant_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:
     names, counts, features = values["names"], values["examples"], values["features"]
-    prototypes, support = _prototypes_and_support(values, tensors)
     variant, kept = variant_from(values["variant"]), _kept_relations(values, tensors)
     similarities = {label: relation.similarities for label, relation in kept.items()}
-    model = build(variant, Centred(torch.zeros(features)), (features,), len(names) - len(counts), similarities)
+    seen = len(names) - len(counts)
+    with suppress(NotImplementedError, RuntimeError), torch.device("meta"):  # a custom operator may need real numbers
+        shapes = {label: torch.empty(len(names), len(names)) for label in kept}
+        sketch = build(variant, Centred(torch.zeros(features)), (features,), seen, shapes)
+        check_size(sketch, with_prefix(tensors, "model."))
+    model = build(variant, Centred(torch.zeros(features)), (features,), seen, similarities)
     centred = {f"backbone.{name}": value for name, value in model.backbone.state_dict().items()}  # the first files had none
     model.load_state_dict(centred | with_prefix(tensors, "model."))
-    return JointSpace(model, variant, names, kept, torch.split(support, counts), prototypes)
+    return JointSpace(model, variant, names, kept, torch.split(tensors["support"], counts), tensors["prototypes"])
 
 
 def variant_from(values: Mapping[str, Any]) -> Variant:
