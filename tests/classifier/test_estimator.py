@@ -474,9 +474,73 @@ def test_mistakes_are_named() -> None:
     ):
         with pytest.raises(InputError, match=what):
             say()
-    one = Classifier().fit(features[:3], labels[:3])
+    trained = Classifier(variant="gcgpn-cos-aux", steps=1).fit(features, labels)
     with pytest.raises(InputError, match="class 'a' is the last one"):
-        one.remove_class("a")
+        trained.remove_class("f").remove_class("e").remove_class("d").remove_class("c").remove_class("b").remove_class("a")
+
+
+def test_a_classifier_taught_from_nothing_is_the_fitted_one() -> None:
+    features, labels = blobs(images=8)
+    expected = Classifier(keep_features=True, unknown=0.1).fit(features, labels)
+    known = Classifier.empty(features=D, unknown=0.1)
+    for name in "fbadce":
+        of_class = features[labels == name]
+        known.add_class(name, of_class[:1]).add_examples(name, of_class[1:])
+    assert known.threshold_ == expected.threshold_
+    assert np.array_equal(known.predict_proba(features), expected.predict_proba(features))
+    assert known.space_.seen == 6
+    known.add_class("g", -features[:2]).remove_class("g")
+    assert np.array_equal(known.predict_proba(features), expected.predict_proba(features))
+    known.set_params(refit_up_to=len(features)).add_class("g", -features[:2])  # too many images now
+    assert (known.space_.seen, len(known.space_.support)) == (6, 1)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_no_class_and_a_single_one_are_valid(keep: bool, tmp_path: Path) -> None:
+    features, _ = blobs()
+    known = Classifier.empty(features=D, keep_features=keep)
+    known.save(tmp_path / "empty.pg")
+    known = Classifier.load(tmp_path / "empty.pg")
+    assert known.classes_.tolist() == []
+    for ask in (known.predict, known.predict_proba, known.predictions, known.decision_function, known.explain):
+        with pytest.raises(InputError, match="knows no class yet: add one first"):
+            ask(features[:1])
+    with pytest.raises(InputError, match="there is no class 'a', nor any other yet"):
+        known.add_examples("a", features[:1])
+    with pytest.raises(InputError, match="all texts, or all numbers"):
+        copy.deepcopy(known).add_classes({"a": features[:1], 2: features[1:2]})
+    known.add_class("a", features[:2])
+    known.save(tmp_path / "single.pg")
+    known = Classifier.load(tmp_path / "single.pg")
+    assert known.predict(features).tolist() == ["a"] * len(features)
+    assert known.predict_proba(features).tolist() == [[1.0]] * len(features)
+    assert known.explain(features[0])[0].probability == 1
+    known.remove_class("a").add_class(3, features[:1]).add_class(12, features[-1:])
+    assert known.classes_.tolist() == [3, 12]
+    assert known.predict(features[[0, -1]]).tolist() == [3, 12]
+
+
+def test_relations_place_a_class_once_others_are_taught() -> None:
+    known = Classifier.empty(features=D, relations=UnicodeRelation({"base": 1.0}))
+    features, labels = blobs()
+    for name in "abcdef":
+        known.add_class(name, features[labels == name])
+    expected = Classifier(keep_features=True).fit(features, labels, UnicodeRelation({"base": 1.0}))
+    for one in (known, expected):
+        one.set_params(refit_up_to=0).add_class("á")
+    np.testing.assert_allclose(known.predict_proba(features), expected.predict_proba(features), atol=1e-6)
+
+
+def test_mistakes_of_a_classifier_without_a_class_are_named() -> None:
+    for arguments, reason in (
+        ({}, "give an encoder, or the number of features"),
+        ({"features": 0}, "must be a positive whole number, not 0"),
+        ({"features": 3, "refit_up_to": -1}, "refit_up_to must be a whole number"),
+        ({"features": 3, "keep_features": False, "refit_up_to": 5}, "would be ignored without keep_features"),
+        ({"features": 3, "variant": "gcgpn-aux", "keep_features": False}, "leave it out to begin without any"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            Classifier.empty(**arguments)
 
 
 def test_answers_do_not_depend_on_the_scale_of_features() -> None:

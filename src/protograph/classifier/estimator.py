@@ -27,7 +27,7 @@ from protograph.classifier.fitting import (
     open_run,
     run_relations,
 )
-from protograph.classifier.gaussian_fitting import fit_space
+from protograph.classifier.gaussian_fitting import empty_space, enough_to_choose, fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.inputs import as_array, as_images, encode_files
 from protograph.classifier.joint_space import JointSpace
@@ -47,6 +47,7 @@ from protograph.variants import Variant, find_variant
 
 Update = Literal["all", "novel"]
 UPDATES = ("all", "novel")
+MOST_REFITTED = 300  # images up to which a classifier that began without a class fits anew at each change: in about a second
 SMALLEST_FEATURE, LARGEST_FEATURE = 1e-15, 1e15  # squares of float32, and their sums, neither vanish nor overflow
 
 
@@ -94,6 +95,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Or a number per class, {label: number}, of which only the ratios count; a class not named counts 1. With a variant,
             "uniform" leaves the logits as its episodes trained them, and a prior moves them as it does in the Gaussian model.
         keep_features: Whether the features of all images are kept, so that `refit` can fit anew.
+        refit_up_to: With kept features, up to so many images a change fits anew by itself, where `update` is "all". All
+            classes then count as fitted, as if all their images had been there from the start.
         balance: With a variant, whether one bias weighs added classes against seen ones. It is chosen with a model that is
             fitted first without a fifth of the classes, which are new to it. Where other numbers of classes are added, a
             `prior` serves better, and needs no second fit.
@@ -136,6 +139,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown_label: Any = "unknown",
         prior: Any = "uniform",
         keep_features: bool = False,
+        refit_up_to: int = 0,
         balance: bool = False,
         shots: tuple[int, int] = (1, 5),
         copies: int | None = None,
@@ -150,6 +154,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.unknown_label = unknown_label
         self.prior = prior
         self.keep_features = keep_features
+        self.refit_up_to = refit_up_to
         self.balance = balance
         self.shots = shots
         self.copies = copies
@@ -209,23 +214,36 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         with self._changes.held:
             state = self._state
-            space, kept = state.space, state.kept
-            if not kept or not isinstance(space, GaussianSpace):
+            if not state.kept or not all_features_kept(state):
                 raise InputError(
                     "the features of its images were not kept: fit with keep_features=True (`fit --keep-features`)"
                 )
-            order = [row for row in state.order.tolist() if space.names[row] in kept]
-            order += [row for row in range(len(state.labels)) if space.names[row] not in kept]
-            names, labels = [space.names[row] for row in order], [state.labels[row] for row in order]
-            fitted = [name for name in names if name in kept]
-            features = torch.cat([kept[name] for name in fitted])
-            ends = torch.tensor([0, *(len(kept[name]) for name in fitted)]).cumsum(0).tolist()
-            rows = {index: list(range(begin, end)) for index, (begin, end) in enumerate(pairwise(ends))}
-            relations = {label: relation.reordered(order) for label, relation in space.relations.items()}
-            space = fit_space(features, rows, names, relations, self.unknown, self.seed, progress or Silent())
-            threshold = None if self.unknown is None else space.settings.limits[FITTED]
-            self._state = State.of(space, labels, state.in_space.dtype.str, kept, threshold)
+            self._state = self._refitted(state, self.unknown, progress or Silent())
         return self
+
+    def _refitted(self, state: State, rate: float | None, progress: Progress) -> State:
+        """Return the state fitted anew on its kept features, to answer a share of images as unknown."""
+        space, kept = state.space, state.kept
+        order = [row for row in state.order.tolist() if space.names[row] in kept]
+        order += [row for row in range(len(state.labels)) if space.names[row] not in kept]
+        names, labels = [space.names[row] for row in order], [state.labels[row] for row in order]
+        fitted = [name for name in names if name in kept]
+        features = torch.cat([kept[name] for name in fitted])
+        ends = torch.tensor([0, *(len(kept[name]) for name in fitted)]).cumsum(0).tolist()
+        rows = {index: list(range(begin, end)) for index, (begin, end) in enumerate(pairwise(ends))}
+        relations = {label: relation.reordered(order) for label, relation in space.relations.items()}
+        space = fit_space(features, rows, names, relations, rate, self.seed, progress)
+        threshold = None if rate is None else space.settings.limits[FITTED]
+        return State.of(space, labels, state.in_space.dtype.str, kept, threshold)
+
+    def _settled(self, state: State) -> State:
+        """Return the state after a change: fitted anew where there are few enough images for that."""
+        if not self.refit_up_to or self._only_new():
+            return state
+        counts = [len(features) for features in state.kept.values()]
+        if not counts or sum(counts) > self.refit_up_to or not all_features_kept(state):
+            return state
+        return self._refitted(state, self.unknown if enough_to_choose(counts) else None, Silent())
 
     def _begin(self, state: State) -> Self:
         """Take a first state, and return the classifier."""
@@ -234,6 +252,17 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")
+
+    def _asked(self) -> State:
+        """Return the state to answer by.
+
+        Raises:
+            InputError: It has no class yet.
+
+        """
+        if not self._state.labels:
+            raise InputError("the classifier knows no class yet: add one first (add_class, `protograph add-class`)")
+        return self._state
 
     @property
     def classes_(self) -> Array:
@@ -299,6 +328,49 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bias = fit.bias(store, rows, progress) if self.balance else 0.0
         space = JointSpace(fit.model(store, rows, progress), variant, names, kept)
         return space, bias, self._threshold(space, features[[row for images in held_out.values() for row in images]])
+
+    @classmethod
+    def empty(
+        cls,
+        encoder: Encoder | str | None = None,
+        features: int | None = None,
+        relations: Any = None,
+        keep_features: bool = True,
+        refit_up_to: int | None = None,
+        **parameters: Any,
+    ) -> Self:
+        """Return a classifier without a class yet: `add_class` teaches it the first ones.
+
+        Its features are kept, and while there are few images, each change fits anew. So it ends as if it had been fitted on
+        all images at once. Without kept features, it whitens by what the added classes tell, and centres nothing.
+
+        Args:
+            encoder: As for the classifier.
+            features: The number of features D, where there is no encoder.
+            relations: Relations that are asked by name about each class to come, such as "wordnet".
+            keep_features: As for the classifier.
+            refit_up_to: As for the classifier; by default 300 where features are kept.
+            parameters: Further parameters of the classifier.
+
+        Raises:
+            InputError: A parameter is wrong, or neither an encoder nor a number of features is given.
+
+        """
+        if refit_up_to is None:
+            refit_up_to = MOST_REFITTED if keep_features else 0
+        classifier = cls(encoder, keep_features=keep_features, refit_up_to=refit_up_to, **parameters)
+        classifier.check()
+        if classifier.variant is not None:
+            raise InputError(f"variant '{classifier.variant}' is trained on classes: leave it out to begin without any")
+        classifier.encoder_ = open_encoder(encoder) if isinstance(encoder, str) else encoder
+        if (classifier.encoder_ is None) == (features is None):
+            raise InputError("give an encoder, or the number of features where there is none")
+        if features is not None and not (_is_whole(features) and features > 0):
+            raise InputError(f"the number of features must be a positive whole number, not {features!r}")
+        count = int(features) if features is not None else cast(Encoder, classifier.encoder_).features
+        classifier.n_features_in_ = count
+        space = empty_space(count, keep_relations(relations, []))
+        return classifier._begin(State.of(space, [], "<U1", {}, None))
 
     @classmethod
     def from_run(cls, run: Run | Path | str, dataset: Dataset, progress: Progress | None = None, **parameters: Any) -> Self:
@@ -378,8 +450,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             hints = {str(labels[name]): self._hints(relations.get(name)) for name in examples}
             space = state.copy_space()
             space.add_all(features, hints, self._only_new())
-            kept = _with_features(state.kept, features)
-            self._state = state.changed(space, [*state.labels, *labels.values()], kept)
+            kept = self._with_features(state.kept, features)
+            self._state = self._settled(state.changed(space, [*state.labels, *labels.values()], kept))
         return self
 
     def add_examples(self, name: Any, examples: Any) -> Self:
@@ -403,7 +475,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             state = self._state
             space = state.copy_space()
             space.add_examples(label, features, self._only_new())
-            self._state = state.changed(space, state.labels, _with_features(state.kept, {label: features}))
+            kept = self._with_features(state.kept, {label: features})
+            self._state = self._settled(state.changed(space, state.labels, kept))
         return self
 
     def add_held_out(self, dataset: Dataset, root: Path, progress: Progress | None = None) -> Self:
@@ -451,7 +524,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             index, space = state.space.index(name), state.copy_space()
             space.remove(name, self._only_new())
             kept = {other: features for other, features in state.kept.items() if other != name}
-            self._state = state.changed(space, [*state.labels[:index], *state.labels[index + 1 :]], kept)
+            self._state = self._settled(state.changed(space, [*state.labels[:index], *state.labels[index + 1 :]], kept))
         return self
 
     def rename_class(self, old: Any, new: Any) -> Self:
@@ -471,7 +544,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label [n] of each image, or `unknown_label` where its likeness to every class is below the threshold."""
         check_is_fitted(self)
-        features, state = self._features(X), self._state
+        features, state = self._features(X), self._asked()
         best, likeness = state.space.answers(features, self._offsets(state))
         return self._named(best, likeness, state)
 
@@ -483,7 +556,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         """
         check_is_fitted(self)
-        features, state = self._features(X), self._state
+        features, state = self._features(X), self._asked()
         logits, likeness = state.space.logits(features, self._offsets(state)), state.space.likeness(features)
         probabilities = logits.softmax(1).numpy()[:, state.order]
         labels = self._named(logits.argmax(1), likeness, state)
@@ -492,7 +565,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """Return the probability [n, V] of every class, in the order of `classes_`. "unknown" has none."""
         check_is_fitted(self)
-        features, state = self._features(X), self._state
+        features, state = self._features(X), self._asked()
         probabilities: Array = state.space.logits(features, self._offsets(state)).softmax(1).numpy()[:, state.order]
         return probabilities
 
@@ -504,7 +577,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Array:  # noqa: N803
         """Return logits [n, V]; for two classes, as in scikit-learn, those of the second less those of the first [n]."""
         check_is_fitted(self)
-        features, state = self._features(X), self._state
+        features, state = self._features(X), self._asked()
         logits: Array = state.space.logits(features, self._offsets(state)).numpy()[:, state.order]
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
@@ -520,7 +593,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = self._features(self._single(x))
         if len(features) != 1:
             raise InputError(f"explain takes one image at a time, not {len(features)}")
-        state = self._state
+        state = self._asked()
         return explain(state.space, features[0], self._offsets(state), top)
 
     def heatmap(self, x: Any, name: Any = None, against: Any = None) -> Heatmap:
@@ -542,7 +615,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("there is no heatmap of features: it takes an image, and a classifier fitted on images")
         if len(images) != 1:
             raise InputError(f"heatmap takes one image at a time, not {len(images)}")
-        state = self._state
+        state = self._asked()
         names = (None if label is None else str(as_label(label, state.in_space)) for label in (name, against))
         return draw_up_heatmap(state.space, self.encoder_, images[0], self._offsets(state), *names)
 
@@ -563,7 +636,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         It is the largest logit, whatever the prior, and with a variant the largest cosine to a prototype.
         """
         check_is_fitted(self)
-        features, state = self._features(X), self._state
+        features, state = self._features(X), self._asked()
         scores: Array = state.space.likeness(features).numpy()
         return scores
 
@@ -717,9 +790,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.unknown is not None:
             check_rate(self.unknown)
         check_prior(self.prior)
+        if not (_is_whole(self.refit_up_to) and self.refit_up_to >= 0):
+            raise InputError(f"refit_up_to must be a whole number from 0 on, not {self.refit_up_to!r}")
+        if self.refit_up_to and not self.keep_features:
+            raise InputError("refit_up_to would be ignored without keep_features: leave it out")
         if self.variant is None:
             self._check_gaussian()
-        elif self.keep_features:
+        elif self.keep_features or self.refit_up_to:
             raise InputError("keep_features serves to refit the Gaussian model: leave it out, or the variant")
         shots = tuple(self.shots)
         if len(shots) != 2 or not all(_is_whole(count) for count in shots) or not 1 <= shots[0] <= shots[1]:
@@ -750,6 +827,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 way_out = "use prior" if name == "balance" else "name one, such as gcgpn-aux"
                 raise InputError(f"{name} belongs to the training of a variant: leave it out, or {way_out}")
 
+    def _with_features(self, kept: Mapping[str, Tensor], examples: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the kept features with those [K, D] of new examples by class name; none, where none are kept."""
+        if not self.keep_features:
+            return kept
+        grown = {name: torch.cat([kept.get(name, part[:0]), part]) for name, part in examples.items() if len(part)}
+        return {**kept, **grown}
+
     def _only_new(self) -> bool:
         if self.update not in UPDATES:
             raise unknown_name("update", self.update, UPDATES)
@@ -772,12 +856,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
 
 
-def _with_features(kept: Mapping[str, Tensor], examples: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the kept features with those [K, D] of new examples by class name; none, where none are kept."""
-    if not kept:
-        return kept
-    grown = {name: torch.cat([kept.get(name, part[:0]), part]) for name, part in examples.items() if len(part)}
-    return {**kept, **grown}
+def all_features_kept(state: State) -> bool:
+    """Return whether the features of all images of all classes are kept."""
+    space = state.space
+    return all(len(state.kept.get(name, ())) == space.examples(row) for row, name in enumerate(space.names))
 
 
 def _is_whole(value: Any) -> bool:

@@ -4,7 +4,7 @@ Shapes: S fitted classes, V classes of an episode, Q queries, D features, n imag
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -126,6 +126,23 @@ def fit_space(
     return GaussianSpace(settings, fitted, names, relations, [fitted.means[:0]] * added, {}, [True] * added)
 
 
+def empty_space(features: int, relations: Mapping[str, KeptRelation]) -> GaussianSpace:
+    """Return a space of D features without a class yet, with the usual settings."""
+    nothing = torch.zeros(0, features)
+    fitted = ClassStatistics(nothing, (), torch.zeros(features), WithinSpread(nothing, 0.0, 0))
+    return GaussianSpace(usual_settings(features, relations), fitted, [], relations)
+
+
+def usual_settings(features: int, relations: Mapping[str, KeptRelation]) -> GaussianSettings:
+    """Return the settings for D features where too few images choose others."""
+    return GaussianSettings(strength=USUAL * features, relations=RelationUse(tuple(relations)))
+
+
+def enough_to_choose(counts: Iterable[int]) -> bool:
+    """Return whether classes with so many images are enough to choose settings."""
+    return sum(count >= FEWEST_IMAGES for count in counts) >= FEWEST_CLASSES
+
+
 def class_statistics(
     features: Tensor, members: Sequence[Sequence[int]], power: float, spread: WithinSpread | None = None
 ) -> ClassStatistics:
@@ -156,11 +173,9 @@ def choose_settings(
     Classes act as new from 1, 2, 5 and 10 examples, half of the classes at a time and then a quarter. Among powers and
     strengths of the shrinkage, the most right answers decide; the values of the classifier have the least cross-entropy.
     """
-    usual = GaussianSettings(
-        strength=USUAL * features.shape[1], relations=RelationUse(tuple(relations)) if relations else RelationUse(())
-    )
+    usual = usual_settings(features.shape[1], relations)
     usable = [class_id for class_id, rows in members.items() if len(rows) >= FEWEST_IMAGES]
-    if len(usable) < FEWEST_CLASSES:
+    if not enough_to_choose(map(len, members.values())):
         if rate is not None:
             raise InputError(
                 f"too few images to calibrate 'unknown': give at least {FEWEST_CLASSES} classes with {FEWEST_IMAGES} or more "

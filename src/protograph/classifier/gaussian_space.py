@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph.classifier.naming import check_new_name, check_removable, class_index
+from protograph.classifier.naming import check_new_name, class_index
 from protograph.nn.classify import GaussianClassifier
 from protograph.nn.operators import mapped_weights
 from protograph.nn.whitening import Whitening, WithinSpread
@@ -246,7 +246,7 @@ class GaussianSpace:
 
     def remove(self, name: str, only_new: bool = False) -> None:
         """Remove a class, fitted or added; `only_new` leaves all other prototypes as they are."""
-        index = check_removable(self.names, name)
+        index = self.index(name)
         if index >= self.seen:
             del self.support[index - self.seen], self.related[index - self.seen]
         else:
@@ -299,6 +299,8 @@ class GaussianSpace:
         :math:`\bar h = \operatorname{tr}(S (S + \lambda \bar s I)^{-1}) / n` that each example explains of itself.
         """
         rows = range(len(self.names))
+        if not rows:
+            return 1.0
         whitened = self.whitening.whiten(torch.stack([self._mean(row) for row in rows]).double())
         counts = torch.tensor([self.examples(row) for row in rows], dtype=torch.float64)
         total = max(1.0, counts.sum().item())
@@ -336,8 +338,8 @@ class GaussianSpace:
 
     def predicted(self, row: int) -> bool:
         """Return whether relations enter the prototype of a class."""
-        if row < self.seen or not self.related[row - self.seen] or not self.settings.relations.labels:
-            return False
+        if row < self.seen or not self.seen or not self.related[row - self.seen] or not self.settings.relations.labels:
+            return False  # without fitted classes, there is nothing to predict it from
         return self.settings.relations.blended or not self.examples(row)
 
     def precision(self, row: int) -> float:

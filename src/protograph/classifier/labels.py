@@ -25,8 +25,11 @@ def as_label(name: Any, labels: Array) -> Any:
 
     """
     name = name.item() if isinstance(name, np.generic) else name
-    kind = labels.dtype.kind
+    kind: str = labels.dtype.kind
     types, description = LABEL_KINDS.get(kind, ((object,), ""))
+    if not len(labels):  # the first class decides
+        types, description = (str, bool, int, float), "a text or a number"
+        kind = "f" if isinstance(name, float) else ""
     if not isinstance(name, types) or (kind in "iuf" and isinstance(name, bool)):
         raise InputError(f"class {name!r} must be {description}, as the other classes are")
     if name == "":
@@ -61,9 +64,23 @@ def parse_label(text: str, labels: Array) -> Any:
         raise InputError(f"class '{text}' must be a number, as the other classes are") from None
 
 
+def common_dtype(values: list[Any]) -> str:
+    """Return the type of labels that are the first of a classifier.
+
+    Raises:
+        InputError: Some are texts and others numbers.
+
+    """
+    if len({np.array(value).dtype.kind for value in values}) > 1:
+        raise InputError(f"classes must be all texts, or all numbers of one kind, not {values[0]!r} and others")
+    return np.array(values).dtype.str
+
+
 def as_labels(values: list[Any], dtype: str) -> Array:
     """Return labels as an array; texts may be longer than those of `dtype`, and whole numbers larger."""
     kind = np.dtype(dtype)
+    if not values:
+        return np.array([], kind)
     if kind.kind in "iu" and values and not np.iinfo(kind).min <= min(values) <= max(values) <= np.iinfo(kind).max:
         kind = np.dtype(np.int64)
     try:

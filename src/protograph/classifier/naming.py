@@ -13,6 +13,8 @@ def class_index(names: Sequence[str], name: str) -> int:
     """Return the index of a class; if there is none of that name, the error suggests the nearest one."""
     if name in names:
         return names.index(name)
+    if not names:
+        raise InputError(f"there is no class '{name}', nor any other yet: add one")
     lowered = {known.lower(): known for known in names}
     nearest = get_close_matches(name.lower(), list(lowered), 1, LEAST_ALIKE)
     hint = f"did you mean '{lowered[nearest[0]]}'?" if nearest else f"the classes are {_listed(names)}"
@@ -26,10 +28,10 @@ def check_new_name(names: Sequence[str], name: str) -> None:
 
 
 def check_removable(names: Sequence[str], name: str) -> int:
-    """Return the index of a class that may be removed."""
+    """Return the index of a class that may be removed from those of a trained variant."""
     index = class_index(names, name)
     if len(names) == 1:
-        raise InputError(f"class '{name}' is the last one: a classifier needs at least one")
+        raise InputError(f"class '{name}' is the last one: a classifier of a trained variant needs at least one")
     return index
 
 

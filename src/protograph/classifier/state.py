@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.joint_space import JointSpace
-from protograph.classifier.labels import Array, as_labels
+from protograph.classifier.labels import Array, as_labels, common_dtype
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class State:
 
     def changed(self, space: JointSpace | GaussianSpace, labels: Sequence[Any], kept: Mapping[str, Tensor]) -> "State":
         """Return the state after a change of the classes."""
-        return State.of(space, labels, self.in_space.dtype.str, kept, self.threshold, self.bias)
+        dtype = self.in_space.dtype.str if self.labels or not labels else common_dtype(list(labels))
+        return State.of(space, labels, dtype, kept, self.threshold, self.bias)
 
     def replaced(self, **parts: Any) -> "State":
         """Return the state with other parts."""

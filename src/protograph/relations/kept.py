@@ -93,6 +93,8 @@ class KeptRelation:
             spec: The name by which the user named it, if any.
 
         """
+        if not names:
+            return cls(label, torch.zeros(0, 0), 0.0, (), source, spec)
         try:
             return cls.of(label, source.similarities(names), names, source, spec)
         except MissingClassesError as error:
