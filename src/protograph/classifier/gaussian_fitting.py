@@ -17,13 +17,13 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.classifier.gaussian_space import (
     FITTED,
-    MOST_ITSELF,
     ClassStatistics,
     GaussianSettings,
     GaussianSpace,
     RelationUse,
     centred_length,
 )
+from protograph.classifier.leave_one_out import LeaveOneOut
 from protograph.episodes import seeded
 from protograph.evaluation.unknown import false_alarm_threshold
 from protograph.nn.classify import GaussianClassifier
@@ -217,47 +217,13 @@ def choose_settings(
 def left_out_scores(
     features: Tensor, members: Mapping[int, Sequence[int]], chosen: Sequence[int], settings: GaussianSettings
 ) -> tuple[Tensor, Tensor]:
-    r"""Return logits [Q, C] of images of the chosen classes, each as if it took no part in the fitting, and their classes [Q].
-
-    An image with residual r in a class of n images leaves the scatter :math:`S - a r r^\top` and the mean
-    :math:`m - r / (n - 1)`, where :math:`a = n / (n - 1)`. So products whitened without it follow from those with it,
-
-    .. math:: x^\top M' y = x^\top M y + \frac{a \, (x^\top M r)(r^\top M y)}{1 - a \, r^\top M r}, \quad
-              M = (S + \lambda \bar s I)^{-1}.
-
-    The centre and the scale of the whitening stay as they are: one image of many changes them little.
-    """
-    rows_of = {class_id: list(members[class_id]) for class_id in chosen}
-    statistics = class_statistics(features, list(rows_of.values()), settings.power)
+    """Return logits [Q, C] of images of the chosen classes, each as if it had not been fitted, and their classes [Q]."""
+    members_chosen = [list(members[class_id]) for class_id in chosen]
+    statistics = class_statistics(features, members_chosen, settings.power)
     space = GaussianSpace(settings, statistics, [str(class_id) for class_id in chosen], {})
-    whitening, classifier, spread = space.whitening, space.classifier, statistics.spread
-    variance = (spread.rows.double().square().sum().item() + spread.rest) / spread.rows.shape[1] or 1.0
-    kappa = classifier.values[0]
-    means = space.scale * space.whitened_means(range(len(chosen)))
-    scores, targets = [], []
-    for index, rows in enumerate(rows_of.values()):
-        count = len(rows)
-        queries = whitening.whiten(whitening.aligned(features[rows[:MOST_IMAGES]]))
-        residuals = queries - means[index]
-        growth = count / (count - 1)
-        share = (growth * residuals.square().sum(1) / variance).clamp(max=MOST_ITSELF)
-        gain = (growth / variance / (1 - share))[:, None]
-        along = residuals @ means.T  # residuals times means [q, C]
-        along[:, index] -= residuals.square().sum(1) / (count - 1)
-        query_along = (queries * residuals).sum(1, keepdim=True)
-        products, squares = queries @ means.T, means.square().sum(1).repeat(len(queries), 1)
-        products[:, index] -= (queries * residuals).sum(1) / (count - 1)
-        squares[:, index] = (means[index] - residuals / (count - 1)).square().sum(1)
-        lengths = (queries.square().sum(1, keepdim=True) + gain * query_along.square()).sqrt().clamp(min=1e-12)
-        cosines = (products + gain * query_along * along) / (lengths * space.scale)
-        squares = (squares + gain * along.square()) / space.scale**2
-        counts = torch.tensor(statistics.counts, dtype=torch.float64).repeat(len(queries), 1)
-        counts[:, index] -= 1
-        shares = counts / (counts + kappa)
-        factors, biases = classifier.scores(shares**2 * squares, counts + kappa)
-        scores.append(2 * cosines * shares * factors + biases)
-        targets += [index] * len(queries)
-    return torch.cat(scores), torch.tensor(targets)
+    left_out, asked = LeaveOneOut.of(space), [rows[:MOST_IMAGES] for rows in members_chosen]
+    scores = [left_out.scores(index, space.whitening.aligned(features[rows])) for index, rows in enumerate(asked)]
+    return torch.cat(scores), torch.tensor([index for index, rows in enumerate(asked) for _ in rows])
 
 
 def sharpness_growth(

@@ -270,7 +270,7 @@ class GaussianSpace:
     @torch.no_grad()
     def _update(self) -> None:
         """Compute the whitening and all prototypes."""
-        spread = self._spread()
+        spread = self.spread()
         self.whitening = Whitening.of(self.settings.power, self.fitted.centre, spread, self.settings.strength)
         self.scale = self._mean_length(spread)
         fitted = self._prototypes(range(self.seen))
@@ -279,7 +279,7 @@ class GaussianSpace:
     def _change(self, prototypes: Tensor) -> None:
         self.prototypes, self._linear = prototypes, None
 
-    def _spread(self) -> WithinSpread:
+    def spread(self) -> WithinSpread:
         """Return the spread of all examples around the means of their classes."""
         residuals = [examples - examples.mean(0) for examples in self.support if len(examples) > 1]
         freedom = sum(len(examples) - 1 for examples in self.support if len(examples))
@@ -351,6 +351,10 @@ class GaussianSpace:
         """Return the share of a class's examples in its prototype."""
         return self.examples(row) / self.precision(row)
 
+    def relation_offset(self, row: int, share: float) -> float:
+        """Return what relations add to the logit of a class in whose prototype its examples have this share."""
+        return self.settings.relations.offset * (1 - share) if self.predicted(row) else 0.0
+
     def factor(self, row: int) -> float:
         """Return by how much the product of a class's prototype and u counts in its logit, halved."""
         precisions = torch.tensor([self.precision(row)], dtype=torch.float64)
@@ -383,10 +387,7 @@ class GaussianSpace:
         if self._linear is None:
             rows = range(len(self.names))
             precisions = torch.tensor([self.precision(row) for row in rows], dtype=torch.float64)
-            offsets = torch.tensor(
-                [self.settings.relations.offset * (1 - self.own_share(row)) if self.predicted(row) else 0.0 for row in rows],
-                dtype=torch.float64,
-            )
+            offsets = torch.tensor([self.relation_offset(row, self.own_share(row)) for row in rows], dtype=torch.float64)
             weights, biases = self.classifier.linear(self.prototypes.double(), precisions, offsets)
             weights, biases = self.sharpness * weights, self.sharpness * biases
             exact = len(self.names) <= MOST_IN_DOUBLE
@@ -396,14 +397,21 @@ class GaussianSpace:
     @property
     def sharpness(self) -> float:
         """By what logits are multiplied so that probabilities are the shares of right answers."""
+        return self.sharpness_with([len(examples) for examples in self.support])
+
+    def sharpness_with(self, added: Sequence[int]) -> float:
+        """Return the sharpness, were these the numbers of examples of added classes."""
         gain = max(1, self.whitening.freedom) / max(1, self.fitted.spread.freedom)
-        return self.settings.sharpness_of(self.seen, [len(examples) for examples in self.support], gain)
+        return self.settings.sharpness_of(self.seen, added, gain)
 
     def limits(self) -> Tensor:
         """Return what is added to a class's logit for its likeness [V]: limits differ by the number of examples."""
-        fitted = self.settings.limits.get(FITTED, 0.0)
-        added = [fitted - self.settings.limit(len(examples)) for examples in self.support]
+        added = [self.limit(len(examples)) for examples in self.support]
         return torch.tensor([0.0] * self.seen + added, dtype=torch.float64)
+
+    def limit(self, count: int) -> float:
+        """Return what is added to the logit of a class added from so many examples, for its likeness."""
+        return self.settings.limits.get(FITTED, 0.0) - self.settings.limit(count)
 
     def scores(self, features: Tensor) -> Tensor:
         """Return the logits [n, V] of features [n, D] with equal priors."""

@@ -1,0 +1,171 @@
+"""Examples of a classifier, each asked as if it had not been one.
+
+Shapes: q images of one class, V classes, D features.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from protograph.classifier.gaussian_space import MOST_ITSELF, GaussianSpace
+from protograph.classifier.joint_space import JointSpace
+
+
+def kept_examples(space: GaussianSpace | JointSpace, kept: Mapping[str, Tensor]) -> dict[int, Tensor]:
+    """Return the examples [q, D] that can be left out, by the index of their class; those of a Gaussian space are aligned.
+
+    These are the examples of added classes; of fitted classes, all where features are kept, else those given later.
+
+    Args:
+        space: The joint space.
+        kept: The features of all images by class name, if they are kept.
+
+    """
+    examples = {}
+    if isinstance(space, GaussianSpace):
+        for row, name in enumerate(space.names[: space.seen]):
+            if name in kept:
+                examples[row] = space.whitening.aligned(kept[name])
+            elif name in space.further:
+                examples[row] = space.further[name]
+    return examples | {space.seen + index: support for index, support in enumerate(space.support)}
+
+
+def answers_without(
+    space: GaussianSpace | JointSpace, examples: Mapping[int, Tensor], only_new: bool
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield each class with the logits [q, V] and the likeness [q] of its examples, each asked as if it had not been one.
+
+    Args:
+        space: The joint space, which nobody else changes or asks at the same time.
+        examples: The examples [q, D] by the index of their class, as `kept_examples` returns them.
+        only_new: Whether a change of a class leaves all others as they are.
+
+    """
+    if isinstance(space, GaussianSpace):
+        left_out = LeaveOneOut.of(space, only_new)
+        for row, aligned in examples.items():
+            scores = left_out.scores(row, aligned)
+            yield row, scores, left_out.likeness(row, scores)
+        return
+    for row, features in examples.items():
+        answers = []
+        for index in range(len(features)):
+            without = _joint_without(space, row, index, only_new)
+            answers.append((without.logits(features[[index]]), without.likeness(features[[index]])))
+        yield row, torch.cat([logits for logits, _ in answers]), torch.cat([likeness for _, likeness in answers])
+
+
+def _joint_without(space: JointSpace, row: int, index: int, only_new: bool) -> JointSpace:
+    """Return a trained variant's space without one example of an added class."""
+    support = list(space.support)
+    examples = support[row - space.seen]
+    support[row - space.seen] = torch.cat([examples[:index], examples[index + 1 :]])
+    without = JointSpace(space.model, space.variant, space.names, space.relations, support)
+    if only_new:
+        prototypes = space.prototypes.clone()
+        prototypes[row] = without.prototypes[row]
+        without.prototypes = prototypes
+    return without
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    r"""A Gaussian space whose examples are left out one at a time, in closed form.
+
+    An image with residual r in a class of n images leaves the scatter :math:`S - a r r^\top` and the mean
+    :math:`m - r / (n - 1)`, where :math:`a = n / (n - 1)`. So products whitened without it follow from those with it,
+
+    .. math:: x^\top M' y = x^\top M y + \frac{a \, (x^\top M r)(r^\top M y)}{1 - a \, r^\top M r}, \quad
+              M = (S + \lambda \bar s I)^{-1}.
+
+    The centre, the mean variance and the scale of the whitening stay as they are: one image of many changes them little.
+
+    Attributes:
+        space: The space.
+        prototypes: The whitened prototypes [V, D], before the scale.
+        precisions: The precision of each class [V].
+        offsets: What relations add to the logit of each class [V].
+        limits: The limit on the likeness of each class [V].
+        variance: The mean variance within classes; None where the whitening stays as it is.
+
+    """
+
+    space: GaussianSpace
+    prototypes: Tensor
+    precisions: Tensor
+    offsets: Tensor
+    limits: Tensor
+    variance: float | None
+
+    @classmethod
+    def of(cls, space: GaussianSpace, only_own: bool = False) -> "LeaveOneOut":
+        """Return the examples of a space, to be left out.
+
+        Args:
+            space: The space.
+            only_own: Whether an example tells of its own class alone, and not of the whitening.
+
+        """
+        rows = range(len(space.names))
+        precisions = torch.tensor([space.precision(row) for row in rows], dtype=torch.float64)
+        variance = None
+        if not only_own and space.whitening.freedom:
+            spread = space.spread()
+            variance = (spread.rows.double().square().sum().item() + spread.rest) / spread.rows.shape[1] or None
+        offsets = torch.tensor([space.relation_offset(row, space.own_share(row)) for row in rows], dtype=torch.float64)
+        return cls(space, space.scale * space.prototypes.double(), precisions, offsets, space.limits(), variance)
+
+    def scores(self, row: int, aligned: Tensor) -> Tensor:
+        """Return the logits [q, V] with equal priors of aligned examples [q, D] of a class, which has at least two."""
+        space, count = self.space, self.space.examples(row)
+        whitening, scale = space.whitening, space.scale
+        queries = whitening.whiten(aligned.double())
+        mean = scale * space.whitened_means([row])[0]
+        residuals = queries - mean
+        lengths, gain = residuals.square().sum(1), torch.zeros(len(queries), 1, dtype=torch.float64)
+        if self.variance is not None:
+            growth = count / (count - 1)
+            share = (growth * lengths / self.variance).clamp(max=MOST_ITSELF)
+            gain = (growth / self.variance / (1 - share))[:, None]
+        own, precision = self._own(row, mean, residuals)
+        along, products = residuals @ self.prototypes.T, queries @ self.prototypes.T
+        squares = self.prototypes.square().sum(1).repeat(len(queries), 1)
+        along[:, row], products[:, row] = (residuals * own).sum(1), (queries * own).sum(1)
+        squares[:, row] = own.square().sum(1)
+        query_along = (queries * residuals).sum(1, keepdim=True)
+        norms = (queries.square().sum(1, keepdim=True) + gain * query_along.square()).sqrt().clamp(min=1e-12)
+        cosines = (products + gain * query_along * along) / (norms * scale)
+        squares = (squares + gain * along.square()) / scale**2
+        precisions, offsets = self.precisions.clone(), self.offsets.clone()
+        precisions[row] = precision
+        offsets[row] = space.relation_offset(row, (count - 1) / precision)
+        factors, biases = space.classifier.scores(squares, precisions)
+        return self._sharpness(row) * (2 * cosines * factors + biases + offsets)
+
+    def likeness(self, row: int, scores: Tensor) -> Tensor:
+        """Return how like some class images [q] left out of a class are, from their logits [q, V] with equal priors."""
+        limits = self.limits.clone()
+        if row >= self.space.seen:
+            limits[row] = self.space.limit(self.space.examples(row) - 1)
+        return (scores / self._sharpness(row) + limits).max(1).values
+
+    def _own(self, row: int, mean: Tensor, residuals: Tensor) -> tuple[Tensor, float]:
+        """Return the whitened prototype [q, D] and the precision of a class without each of its images."""
+        space, count = self.space, self.space.examples(row)
+        precision = space.precision(row) - 1
+        share = (count - 1) / precision
+        own = share * (mean - residuals / (count - 1))
+        if space.predicted(row):
+            predicted = (self.prototypes[row] - space.own_share(row) * mean) / (1 - space.own_share(row))
+            own = own + (1 - share) * predicted
+        return own, precision
+
+    def _sharpness(self, row: int) -> float:
+        """Return by what logits are multiplied where a class has one example less."""
+        added = [len(examples) for examples in self.space.support]
+        if row >= self.space.seen:
+            added[row - self.space.seen] -= 1
+        return self.space.sharpness_with(added)
