@@ -18,6 +18,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.progress import Progress, Silent
+from protograph.classifier.checking import ExampleCheck, check_examples
 from protograph.classifier.explanation import Heatmap, Nearest, draw_up_heatmap, explain, relation_share
 from protograph.classifier.fitting import (
     Fit,
@@ -540,6 +541,28 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             kept = {str(label) if name == old else name: features for name, features in state.kept.items()}
             self._state = state.changed(space, labels, kept)
         return self
+
+    def check_examples(self, progress: Progress | None = None) -> ExampleCheck:
+        """Return whether it was taught enough: each kept image is asked as if it had not been an example.
+
+        Images of added classes are always kept, as features; those of fitted classes with `keep_features=True`. Nothing is
+        fitted anew: the image's part in the class mean, the whitening and the number of examples is taken away in closed form.
+        With a variant, all prototypes are updated without it.
+
+        Args:
+            progress: What shows how far the check is.
+
+        """
+        check_is_fitted(self)
+        state = self._state
+        return check_examples(
+            state,
+            self._offsets(state),
+            lambda best, likeness: self._named(best, likeness, state),
+            self.unknown_label,
+            self._only_new(),
+            progress or Silent(),
+        )
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the label [n] of each image, or `unknown_label` where its likeness to every class is below the threshold."""

@@ -31,6 +31,10 @@ PANELS = {  # the verbs by panel of the overview: where each is, and the first l
         ),
         "rename-class": ("classifier:rename_class_command", "Rename a class, in place."),
         "add-classes": ("growing:add_classes_command", "Add a class from each folder of images, with one update for all."),
+        "check": (
+            "teaching:check_command",
+            "Tell whether a model file was taught enough: per class, what it confuses, and what to add.",
+        ),
         "add-examples": ("growing:add_examples_command", "Add more images of a class that exists, fitted or added."),
         "refit": ("growing:refit_command", "Fit a model file anew, on its kept images and those of added classes."),
         "remove-class": ("classifier:remove_class_command", "Remove a fitted or added class, in place."),
