@@ -1,25 +1,21 @@
 """The classifier that users keep: fit it once, add classes later, predict, save it in one file."""
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from protograph._internal.errors import InputError, unknown_name
+from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress, Silent
-from protograph.classifier.checking import ExampleCheck, check_examples
-from protograph.classifier.explanation import Heatmap, Nearest, draw_up_heatmap, explain, relation_share
+from protograph.classifier.base import MOST_REFITTED, as_tensor, is_whole
 from protograph.classifier.fitting import (
     Fit,
     choose_variant,
@@ -28,49 +24,26 @@ from protograph.classifier.fitting import (
     open_run,
     run_relations,
 )
-from protograph.classifier.gaussian_fitting import empty_space, enough_to_choose, fit_space
+from protograph.classifier.gaussian_fitting import empty_space, fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.inputs import as_array, as_images, encode_files
 from protograph.classifier.joint_space import JointSpace
-from protograph.classifier.labels import Array, as_label, check_labels
+from protograph.classifier.labels import Array, check_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
-from protograph.classifier.prior import check_prior, prior_offsets
-from protograph.classifier.state import ChangeLock, State
+from protograph.classifier.state import State
+from protograph.classifier.teaching import Teaching
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
 from protograph.encoders import Encoder, open_encoder, usual_copies
 from protograph.evaluation.metrics import EvaluationSizes, choose_bias, extract
-from protograph.evaluation.unknown import auroc, check_rate, false_alarm_threshold
+from protograph.evaluation.unknown import false_alarm_threshold
 from protograph.nn.backbones import Centred
-from protograph.relations import ClassHint, KeptRelation, keep_relations, parse_hints
+from protograph.relations import KeptRelation, keep_relations
 from protograph.training.run_folder import Run
 from protograph.variants import Variant, find_variant
 
-Update = Literal["all", "novel"]
-UPDATES = ("all", "novel")
-MOST_REFITTED = 300  # images up to which a classifier that began without a class fits anew at each change: in about a second
-SMALLEST_FEATURE, LARGEST_FEATURE = 1e-15, 1e15  # squares of float32, and their sums, neither vanish nor overflow
 
-
-@dataclass(frozen=True)
-class Predictions:
-    """All that a classifier says of n images.
-
-    Attributes:
-        labels: The label [n] of each image, or `unknown_label`.
-        probabilities: The probability [n, V] of every class, in the order of `classes_`.
-        likeness: How like some class each image is [n], which `threshold_` is compared with.
-        classes: The labels of all classes [V], sorted, as they were when this was predicted.
-
-    """
-
-    labels: Array
-    probabilities: Array
-    likeness: Array
-    classes: Array
-
-
-class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class Classifier(Teaching):
     """A classifier that learns new classes from a few examples, without training, beside all it knows.
 
     By default the classes are Gaussians in features that are whitened by the covariance within classes. A class from few
@@ -127,42 +100,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     """
 
-    encoder_: Encoder | None
-    _state: State  # all that changes with the classes: a reader takes it once, a change replaces it
-    _changes: ChangeLock
-
-    def __init__(
-        self,
-        encoder: Encoder | str | None = None,
-        variant: str | Variant | None = None,
-        update: Update = "all",
-        unknown: float | None = None,
-        unknown_label: Any = "unknown",
-        prior: Any = "uniform",
-        keep_features: bool = False,
-        refit_up_to: int = 0,
-        balance: bool = False,
-        shots: tuple[int, int] = (1, 5),
-        copies: int | None = None,
-        steps: int | None = None,
-        learning_rate: float = 0.2,
-        seed: int = 0,
-    ) -> None:
-        self.encoder = encoder
-        self.variant = variant
-        self.update = update
-        self.unknown = unknown
-        self.unknown_label = unknown_label
-        self.prior = prior
-        self.keep_features = keep_features
-        self.refit_up_to = refit_up_to
-        self.balance = balance
-        self.shots = shots
-        self.copies = copies
-        self.steps = steps
-        self.learning_rate = learning_rate
-        self.seed = seed
-
     def fit(self, X: Any, y: Any, relations: Any = None, progress: Progress | None = None) -> Self:  # noqa: N803
         """Learn classes from examples and return the classifier.
 
@@ -198,114 +135,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             space, bias, threshold = self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
         images = {name: features[rows[class_id]] for class_id, name in enumerate(names)} if self.keep_features else {}
         return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, bias))
-
-    def refit(self, progress: Progress | None = None) -> Self:
-        """Fit anew on the features that are kept, those of added classes among them, and return the classifier.
-
-        Added classes then count as fitted, except those without examples. It takes a classifier fitted with
-        `keep_features=True`.
-
-        Args:
-            progress: What shows how far the fitting is.
-
-        Raises:
-            InputError: No features are kept.
-
-        """
-        check_is_fitted(self)
-        with self._changes.held:
-            state = self._state
-            if not state.kept or not all_features_kept(state):
-                raise InputError(
-                    "the features of its images were not kept: fit with keep_features=True (`fit --keep-features`)"
-                )
-            self._state = self._refitted(state, self.unknown, progress or Silent())
-        return self
-
-    def _refitted(self, state: State, rate: float | None, progress: Progress) -> State:
-        """Return the state fitted anew on its kept features, to answer a share of images as unknown."""
-        space, kept = state.space, state.kept
-        order = [row for row in state.order.tolist() if space.names[row] in kept]
-        order += [row for row in range(len(state.labels)) if space.names[row] not in kept]
-        names, labels = [space.names[row] for row in order], [state.labels[row] for row in order]
-        fitted = [name for name in names if name in kept]
-        features = torch.cat([kept[name] for name in fitted])
-        ends = torch.tensor([0, *(len(kept[name]) for name in fitted)]).cumsum(0).tolist()
-        rows = {index: list(range(begin, end)) for index, (begin, end) in enumerate(pairwise(ends))}
-        relations = {label: relation.reordered(order) for label, relation in space.relations.items()}
-        space = fit_space(features, rows, names, relations, rate, self.seed, progress)
-        threshold = None if rate is None else space.settings.limits[FITTED]
-        return State.of(space, labels, state.in_space.dtype.str, kept, threshold)
-
-    def _settled(self, state: State) -> State:
-        """Return the state after a change: fitted anew where there are few enough images for that."""
-        if not self.refit_up_to or self._only_new():
-            return state
-        counts = [len(features) for features in state.kept.values()]
-        if not counts or sum(counts) > self.refit_up_to or not all_features_kept(state):
-            return state
-        return self._refitted(state, self.unknown if enough_to_choose(counts) else None, Silent())
-
-    def _begin(self, state: State) -> Self:
-        """Take a first state, and return the classifier."""
-        self._changes, self._state = ChangeLock(), state
-        return self
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_state")
-
-    def _asked(self) -> State:
-        """Return the state to answer by.
-
-        Raises:
-            InputError: It has no class yet.
-
-        """
-        if not self._state.labels:
-            raise InputError("the classifier knows no class yet: add one first (add_class, `protograph add-class`)")
-        return self._state
-
-    @property
-    def classes_(self) -> Array:
-        """The labels of all classes, sorted."""
-        return self._state.classes
-
-    @property
-    def order_(self) -> Array:
-        """For each of `classes_`, its index in the joint space, whose fitted classes come first."""
-        return self._state.order
-
-    @property
-    def kept_(self) -> Mapping[str, Tensor]:
-        """The features of all images by class name, if they are kept."""
-        return self._state.kept
-
-    @property
-    def space_(self) -> JointSpace | GaussianSpace:
-        """The joint space of all classes."""
-        return self._state.space
-
-    @space_.setter
-    def space_(self, space: JointSpace | GaussianSpace) -> None:
-        self._state = self._state.replaced(space=space)
-
-    @property
-    def threshold_(self) -> float | None:
-        """The calibrated threshold on likeness, or None."""
-        return self._state.threshold
-
-    @threshold_.setter
-    def threshold_(self, threshold: float | None) -> None:
-        self._state = self._state.replaced(threshold=threshold)
-
-    @property
-    def bias_(self) -> float:
-        """The calibrated bias on added classes, or 0."""
-        return self._state.bias
-
-    @bias_.setter
-    def bias_(self, bias: float) -> None:
-        self._state = self._state.replaced(bias=bias)
 
     def _fit_variant(
         self,
@@ -366,7 +195,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier.encoder_ = open_encoder(encoder) if isinstance(encoder, str) else encoder
         if (classifier.encoder_ is None) == (features is None):
             raise InputError("give an encoder, or the number of features where there is none")
-        if features is not None and not (_is_whole(features) and features > 0):
+        if features is not None and not (is_whole(features) and features > 0):
             raise InputError(f"the number of features must be a positive whole number, not {features!r}")
         count = int(features) if features is not None else cast(Encoder, classifier.encoder_).features
         classifier.n_features_in_ = count
@@ -412,74 +241,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         threshold = classifier._threshold(space, held_out)
         return classifier._begin(State.of(space, list(names), np.array(names).dtype.str, {}, threshold, bias))
 
-    def add_class(self, name: Any, examples: Any = (), relations: Any = None) -> Self:
-        """Add a class from its examples, without training, and return the classifier.
-
-        Args:
-            name: The label of the class.
-            examples: Images or features [K, D]. Without any, relations alone make the prototype.
-            relations: Similarities to other classes ({class: s}, the same in both directions), a name or text by which the
-                relation's source knows the class, or its attributes as a vector; for several relations, a dict of these by
-                label. By default the source is asked for the class's name. A pair with no known similarity has no edge or, in
-                a dense relation, the lowest similarity of two seen classes. A class that the source does not know causes a
-                warning.
-
-        Raises:
-            InputError: The class exists, or nothing is known of it.
-
-        """
-        return self.add_classes({name: examples}, {name: relations})
-
-    def add_classes(self, examples: Mapping[Any, Any], relations: Mapping[Any, Any] | None = None) -> Self:
-        """Add classes from their examples with one update for all, and return the classifier; after an error none is added.
-
-        Args:
-            examples: Images or features [K, D] by label; they may be empty where relations say enough.
-            relations: What is known of a class by label, as in `add_class`.
-
-        Raises:
-            InputError: A class exists, or nothing is known of it.
-
-        """
-        check_is_fitted(self)
-        relations = relations or {}
-        labels = {name: as_label(name, self.classes_) for name in examples}
-        self._check_names([str(label) for label in labels.values()])
-        features = {str(labels[name]): self._examples(given) for name, given in examples.items()}
-        with self._changes.held:
-            state = self._state
-            hints = {str(labels[name]): self._hints(relations.get(name)) for name in examples}
-            space = state.copy_space()
-            space.add_all(features, hints, self._only_new())
-            kept = self._with_features(state.kept, features)
-            self._state = self._settled(state.changed(space, [*state.labels, *labels.values()], kept))
-        return self
-
-    def add_examples(self, name: Any, examples: Any) -> Self:
-        """Add examples to a class, fitted or added, without training, and return the classifier.
-
-        Args:
-            name: The label of the class.
-            examples: Images or features [K, D].
-
-        Raises:
-            InputError: There is no such class, or it was learned by training a variant.
-
-        """
-        check_is_fitted(self)
-        label = str(as_label(name, self.classes_))
-        self.space_.index(label)
-        features = self._examples(examples)
-        if not len(features):
-            raise InputError(f"no examples are given for class '{name}': give at least one")
-        with self._changes.held:
-            state = self._state
-            space = state.copy_space()
-            space.add_examples(label, features, self._only_new())
-            kept = self._with_features(state.kept, {label: features})
-            self._state = self._settled(state.changed(space, state.labels, kept))
-        return self
-
     def add_held_out(self, dataset: Dataset, root: Path, progress: Progress | None = None) -> Self:
         """Add the novel classes of a dataset of image files from all their images.
 
@@ -515,165 +276,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent(), recursive)
-
-    def remove_class(self, name: Any) -> Self:
-        """Remove a class, fitted or added, and return the classifier."""
-        check_is_fitted(self)
-        name = str(as_label(name, self.classes_))
-        with self._changes.held:
-            state = self._state
-            index, space = state.space.index(name), state.copy_space()
-            space.remove(name, self._only_new())
-            kept = {other: features for other, features in state.kept.items() if other != name}
-            self._state = self._settled(state.changed(space, [*state.labels[:index], *state.labels[index + 1 :]], kept))
-        return self
-
-    def rename_class(self, old: Any, new: Any) -> Self:
-        """Rename a class and return the classifier. Its prototype stays."""
-        check_is_fitted(self)
-        old, label = str(as_label(old, self.classes_)), as_label(new, self.classes_)
-        self._check_names([str(label)])
-        with self._changes.held:
-            state = self._state
-            labels, space = list(state.labels), state.copy_space()
-            labels[space.index(old)] = label
-            space.rename(old, str(label))
-            kept = {str(label) if name == old else name: features for name, features in state.kept.items()}
-            self._state = state.changed(space, labels, kept)
-        return self
-
-    def check_examples(self, progress: Progress | None = None) -> ExampleCheck:
-        """Return whether it was taught enough: each kept image is asked as if it had not been an example.
-
-        Images of added classes are always kept, as features; those of fitted classes with `keep_features=True`. Nothing is
-        fitted anew: the image's part in the class mean, the whitening and the number of examples is taken away in closed form.
-        With a variant, all prototypes are updated without it.
-
-        Args:
-            progress: What shows how far the check is.
-
-        """
-        check_is_fitted(self)
-        state = self._state
-        return check_examples(
-            state,
-            self._offsets(state),
-            lambda best, likeness: self._named(best, likeness, state),
-            self.unknown_label,
-            self._only_new(),
-            progress or Silent(),
-        )
-
-    def predict(self, X: Any) -> Array:  # noqa: N803
-        """Return the label [n] of each image, or `unknown_label` where its likeness to every class is below the threshold."""
-        check_is_fitted(self)
-        features, state = self._features(X), self._asked()
-        best, likeness = state.space.answers(features, self._offsets(state))
-        return self._named(best, likeness, state)
-
-    def predictions(self, X: Any) -> Predictions:  # noqa: N803
-        """Return labels, probabilities and likeness of images, computed in one pass.
-
-        Args:
-            X: Images or features [n, D], as in `fit`.
-
-        """
-        check_is_fitted(self)
-        features, state = self._features(X), self._asked()
-        logits, likeness = state.space.logits(features, self._offsets(state)), state.space.likeness(features)
-        probabilities = logits.softmax(1).numpy()[:, state.order]
-        labels = self._named(logits.argmax(1), likeness, state)
-        return Predictions(labels, probabilities, likeness.numpy(), state.classes)
-
-    def predict_proba(self, X: Any) -> Array:  # noqa: N803
-        """Return the probability [n, V] of every class, in the order of `classes_`. "unknown" has none."""
-        check_is_fitted(self)
-        features, state = self._features(X), self._asked()
-        probabilities: Array = state.space.logits(features, self._offsets(state)).softmax(1).numpy()[:, state.order]
-        return probabilities
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """Return the weighted share of right answers. "unknown" counts as wrong unless the image is labelled so."""
-        right = [answer == label for answer, label in zip(self.predict(X).tolist(), as_array(y), strict=True)]
-        return float(np.average(right, weights=sample_weight))
-
-    def decision_function(self, X: Any) -> Array:  # noqa: N803
-        """Return logits [n, V]; for two classes, as in scikit-learn, those of the second less those of the first [n]."""
-        check_is_fitted(self)
-        features, state = self._features(X), self._asked()
-        logits: Array = state.space.logits(features, self._offsets(state)).numpy()[:, state.order]
-        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
-
-    def explain(self, x: Any, top: int = 5) -> list[Nearest]:
-        """Return the prototypes nearest to one image, with the contributions of their own examples and of related classes.
-
-        Args:
-            x: One image, or its features [D].
-            top: The number of prototypes.
-
-        """
-        check_is_fitted(self)
-        features = self._features(self._single(x))
-        if len(features) != 1:
-            raise InputError(f"explain takes one image at a time, not {len(features)}")
-        state = self._asked()
-        return explain(state.space, features[0], self._offsets(state), top)
-
-    def heatmap(self, x: Any, name: Any = None, against: Any = None) -> Heatmap:
-        """Return which parts of an image speak for a class.
-
-        Args:
-            x: One image.
-            name: The class; by default the most probable one.
-            against: The class that it is compared with; by default the mean of all others.
-
-        Raises:
-            InputError: The classifier or the image is one of features, there is no such class, or the encoder's features do
-                not add up over positions.
-
-        """
-        check_is_fitted(self)
-        images = None if self.encoder_ is None else as_images(x)
-        if self.encoder_ is None or images is None:
-            raise InputError("there is no heatmap of features: it takes an image, and a classifier fitted on images")
-        if len(images) != 1:
-            raise InputError(f"heatmap takes one image at a time, not {len(images)}")
-        state = self._asked()
-        names = (None if label is None else str(as_label(label, state.in_space)) for label in (name, against))
-        return draw_up_heatmap(state.space, self.encoder_, images[0], self._offsets(state), *names)
-
-    def relation_share(self, name: Any) -> float:
-        """Return the share of a class's prototype, from 0 to 1, that relations bring from other classes, had it come last.
-
-        It is a share of lengths: at 1 %, relations change no image's cosine to the prototype by more than about 0.01. A fitted
-        class acts as new with its learned prototype as its example. The number of examples hardly matters; without any,
-        relations bring all.
-        """
-        check_is_fitted(self)
-        state = self._state
-        return relation_share(state.space, state.space.index(str(as_label(name, state.in_space))))
-
-    def unknown_score(self, X: Any) -> Array:  # noqa: N803
-        """Return how like some class each image [n] is, which `threshold_` is compared with.
-
-        It is the largest logit, whatever the prior, and with a variant the largest cosine to a prototype.
-        """
-        check_is_fitted(self)
-        features, state = self._features(X), self._asked()
-        scores: Array = state.space.likeness(features).numpy()
-        return scores
-
-    def auroc(self, known: Any, unknown: Any) -> float:
-        """Return the chance that an image of a known class is more like some class than an image of an unknown class."""
-        scores = (torch.from_numpy(self.unknown_score(images)) for images in (known, unknown))
-        return auroc(*scores).item()
-
-    @property
-    def prototypes_(self) -> Array:
-        """The updated prototypes [V, D], in the order of `classes_`."""
-        state = self._state
-        prototypes: Array = state.space.prototypes.numpy()[state.order]
-        return prototypes
 
     def save(self, path: Path | str) -> None:
         """Write the classifier into one file, which is replaced atomically."""
@@ -738,7 +340,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_labels(given)
         if images is None:
             table, labels = validate_data(self, as_array(X), given, dtype=np.float32)
-            features, copies = _as_tensor(table), None
+            features, copies = as_tensor(table), None
             self._check_scale(features)
         else:
             assert self.encoder_ is not None
@@ -755,139 +357,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_classification_targets(labels)
         return features, copies, labels
 
-    def _features(self, X: Any) -> Tensor:  # noqa: N803
-        """Return the features [n, D] of images, or features as they are."""
-        images = None if self.encoder_ is None else as_images(X)
-        if images is not None:
-            assert self.encoder_ is not None
-            return self.encoder_.encode(images)
-        features = _as_tensor(validate_data(self, as_array(X), dtype=np.float32, reset=False))
-        self._check_scale(features, smallest=0.0)
-        return features
-
-    def _examples(self, examples: Any) -> Tensor:
-        """Return the features [K, D] of the examples of a class, of which there may be none."""
-        nothing = isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples)
-        return torch.zeros(0, self.n_features_in_) if nothing else self._features(self._single(examples))
-
-    def offsets(self) -> Tensor:
-        """Return what prior and bias add to the logits [V], in the order of the joint space."""
-        return self._offsets(self._state)
-
-    def _offsets(self, state: State) -> Tensor:
-        offsets = prior_offsets(self.prior, state.labels, state.space.seen)
-        offsets[state.space.seen :] += state.bias
-        return offsets
-
-    def _named(self, best: Tensor, likeness: Tensor, state: State) -> Array:
-        """Return the label [n] of images by the index of their best class [n] in the joint space, and their likeness [n]."""
-        labels: Array = state.in_space[best.numpy()]
-        if state.threshold is None:
-            return labels
-        rejected = (likeness < state.threshold).tolist()
-        mixed = [self.unknown_label if reject else label for label, reject in zip(labels.tolist(), rejected, strict=True)]
-        same_kind = isinstance(self.unknown_label, str) == (state.in_space.dtype.kind == "U")
-        return np.array(mixed, None if same_kind and mixed else object)
-
-    def _single(self, x: Any) -> Any:
-        """Return one vector of features [D] as a table of one row; anything else as it is."""
-        table = as_array(x)
-        return table[None] if isinstance(table, np.ndarray) and table.ndim == 1 and table.dtype.kind == "f" else x
-
     def _threshold(self, space: JointSpace, held_out: Tensor) -> float | None:
         """Return the threshold by features [n, D] of held-out images of seen classes."""
         return None if self.unknown is None else false_alarm_threshold(space.likeness(held_out), self.unknown)
-
-    def check(self, names: Sequence[str] = ()) -> None:
-        """Check the parameters, before hours are spent on training with them.
-
-        Args:
-            names: The classes it shall know, none of which may have the label of unknown images.
-
-        Raises:
-            InputError: A parameter is wrong, or a class has the label of unknown images.
-
-        """
-        if self.update not in UPDATES:
-            raise unknown_name("update", self.update, UPDATES)
-        if self.unknown is not None:
-            check_rate(self.unknown)
-        check_prior(self.prior)
-        if not (_is_whole(self.refit_up_to) and self.refit_up_to >= 0):
-            raise InputError(f"refit_up_to must be a whole number from 0 on, not {self.refit_up_to!r}")
-        if self.refit_up_to and not self.keep_features:
-            raise InputError("refit_up_to would be ignored without keep_features: leave it out")
-        if self.variant is None:
-            self._check_gaussian()
-        elif self.keep_features or self.refit_up_to:
-            raise InputError("keep_features serves to refit the Gaussian model: leave it out, or the variant")
-        shots = tuple(self.shots)
-        if len(shots) != 2 or not all(_is_whole(count) for count in shots) or not 1 <= shots[0] <= shots[1]:
-            raise InputError(f"shots must be the fewest and the most examples of a class acting as new, not {self.shots}")
-        for name, value in (("steps", self.steps), ("copies", self.copies)):
-            if value is not None and not (_is_whole(value) and value >= 0):
-                raise InputError(f"{name} must be a whole number from 0 on, or None for the default, not {value!r}")
-        if not (isinstance(self.learning_rate, int | float | np.number) and 0 < self.learning_rate < math.inf):
-            raise InputError(f"the learning rate must be a positive number, not {self.learning_rate!r}")
-        self._check_names(names)
-
-    def _check_scale(self, features: Tensor, smallest: float = SMALLEST_FEATURE) -> None:
-        """Raise an `InputError` if a variant, which is trained in float32, would lose features [n, D] by their size."""
-        most = features.abs().max().item() if features.numel() else 0.0
-        if self.variant is not None and most and not smallest <= most <= LARGEST_FEATURE:
-            raise InputError(
-                f"the largest feature is {most:.3g}, and a variant takes {SMALLEST_FEATURE:g} to {LARGEST_FEATURE:g}: multiply "
-                "all features by one number, or leave out the variant"
-            )
-
-    def _check_gaussian(self) -> None:
-        """Raise an `InputError` if a parameter is set that only the training of a variant uses."""
-        usual: dict[str, Any] = {"balance": False, "shots": (1, 5), "steps": None, "learning_rate": 0.2}
-        if self.copies:
-            raise InputError("copies belongs to the training of a variant: leave it out, or name one, such as gcgpn-aux")
-        for name, value in usual.items():
-            if getattr(self, name) != value:
-                way_out = "use prior" if name == "balance" else "name one, such as gcgpn-aux"
-                raise InputError(f"{name} belongs to the training of a variant: leave it out, or {way_out}")
-
-    def _with_features(self, kept: Mapping[str, Tensor], examples: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the kept features with those [K, D] of new examples by class name; none, where none are kept."""
-        if not self.keep_features:
-            return kept
-        grown = {name: torch.cat([kept.get(name, part[:0]), part]) for name, part in examples.items() if len(part)}
-        return {**kept, **grown}
-
-    def _only_new(self) -> bool:
-        if self.update not in UPDATES:
-            raise unknown_name("update", self.update, UPDATES)
-        return self.update == "novel"
-
-    def _hints(self, relations: Any) -> dict[str, ClassHint]:
-        if relations is not None and not self.space_.relations:
-            reason = "was fitted without relations"
-            if isinstance(self.space_, JointSpace) and not self.space_.variant.needs_relation:
-                reason = f"is of variant '{self.space_.variant.name}', which uses no relations"
-            raise InputError(
-                f"this classifier {reason}, so it cannot be told how a class relates: fit it with relations, such as wordnet"
-            )
-        return parse_hints(relations, self.space_.relations)
-
-    def _check_names(self, names: Sequence[str]) -> None:
-        if self.unknown is not None and str(self.unknown_label) in names:
-            raise InputError(
-                f"a class is called '{self.unknown_label}', as unknown images are: rename it, or choose another unknown_label"
-            )
-
-
-def all_features_kept(state: State) -> bool:
-    """Return whether the features of all images of all classes are kept."""
-    space = state.space
-    return all(len(state.kept.get(name, ())) == space.examples(row) for row, name in enumerate(space.names))
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _as_tensor(table: Array) -> Tensor:
-    return torch.from_numpy(np.require(table, requirements=["C", "W"]))  # copies only read-only arrays

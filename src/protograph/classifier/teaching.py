@@ -1,0 +1,187 @@
+"""What changes a classifier: classes and examples that come and go."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Self
+
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from protograph._internal.errors import InputError
+from protograph._internal.progress import Progress, Silent
+from protograph.classifier.answering import Answering
+from protograph.classifier.gaussian_fitting import enough_to_choose, fit_space
+from protograph.classifier.gaussian_space import FITTED
+from protograph.classifier.joint_space import JointSpace
+from protograph.classifier.labels import as_label
+from protograph.classifier.state import State
+from protograph.relations import ClassHint, parse_hints
+
+
+class Teaching(Answering):
+    """The methods of a `Classifier` that change what it knows. Each is all or nothing."""
+
+    def add_class(self, name: Any, examples: Any = (), relations: Any = None) -> Self:
+        """Add a class from its examples, without training, and return the classifier.
+
+        Args:
+            name: The label of the class.
+            examples: Images or features [K, D]. Without any, relations alone make the prototype.
+            relations: Similarities to other classes ({class: s}, the same in both directions), a name or text by which the
+                relation's source knows the class, or its attributes as a vector; for several relations, a dict of these by
+                label. By default the source is asked for the class's name. A pair with no known similarity has no edge or, in
+                a dense relation, the lowest similarity of two seen classes. A class that the source does not know causes a
+                warning.
+
+        Raises:
+            InputError: The class exists, or nothing is known of it.
+
+        """
+        return self.add_classes({name: examples}, {name: relations})
+
+    def add_classes(self, examples: Mapping[Any, Any], relations: Mapping[Any, Any] | None = None) -> Self:
+        """Add classes from their examples with one update for all, and return the classifier; after an error none is added.
+
+        Args:
+            examples: Images or features [K, D] by label; they may be empty where relations say enough.
+            relations: What is known of a class by label, as in `add_class`.
+
+        Raises:
+            InputError: A class exists, or nothing is known of it.
+
+        """
+        check_is_fitted(self)
+        relations = relations or {}
+        labels = {name: as_label(name, self.classes_) for name in examples}
+        self._check_names([str(label) for label in labels.values()])
+        features = {str(labels[name]): self._examples(given) for name, given in examples.items()}
+        with self._changes.held:
+            state = self._state
+            hints = {str(labels[name]): self._hints(relations.get(name)) for name in examples}
+            space = state.copy_space()
+            space.add_all(features, hints, self._only_new())
+            kept = self._with_features(state.kept, features)
+            self._state = self._settled(state.changed(space, [*state.labels, *labels.values()], kept))
+        return self
+
+    def add_examples(self, name: Any, examples: Any) -> Self:
+        """Add examples to a class, fitted or added, without training, and return the classifier.
+
+        Args:
+            name: The label of the class.
+            examples: Images or features [K, D].
+
+        Raises:
+            InputError: There is no such class, or it was learned by training a variant.
+
+        """
+        check_is_fitted(self)
+        label = str(as_label(name, self.classes_))
+        self.space_.index(label)
+        features = self._examples(examples)
+        if not len(features):
+            raise InputError(f"no examples are given for class '{name}': give at least one")
+        with self._changes.held:
+            state = self._state
+            space = state.copy_space()
+            space.add_examples(label, features, self._only_new())
+            kept = self._with_features(state.kept, {label: features})
+            self._state = self._settled(state.changed(space, state.labels, kept))
+        return self
+
+    def remove_class(self, name: Any) -> Self:
+        """Remove a class, fitted or added, and return the classifier."""
+        check_is_fitted(self)
+        name = str(as_label(name, self.classes_))
+        with self._changes.held:
+            state = self._state
+            index, space = state.space.index(name), state.copy_space()
+            space.remove(name, self._only_new())
+            kept = {other: features for other, features in state.kept.items() if other != name}
+            self._state = self._settled(state.changed(space, [*state.labels[:index], *state.labels[index + 1 :]], kept))
+        return self
+
+    def rename_class(self, old: Any, new: Any) -> Self:
+        """Rename a class and return the classifier. Its prototype stays."""
+        check_is_fitted(self)
+        old, label = str(as_label(old, self.classes_)), as_label(new, self.classes_)
+        self._check_names([str(label)])
+        with self._changes.held:
+            state = self._state
+            labels, space = list(state.labels), state.copy_space()
+            labels[space.index(old)] = label
+            space.rename(old, str(label))
+            kept = {str(label) if name == old else name: features for name, features in state.kept.items()}
+            self._state = state.changed(space, labels, kept)
+        return self
+
+    def refit(self, progress: Progress | None = None) -> Self:
+        """Fit anew on the features that are kept, those of added classes among them, and return the classifier.
+
+        Added classes then count as fitted, except those without examples. It takes a classifier fitted with
+        `keep_features=True`.
+
+        Args:
+            progress: What shows how far the fitting is.
+
+        Raises:
+            InputError: No features are kept.
+
+        """
+        check_is_fitted(self)
+        with self._changes.held:
+            state = self._state
+            if not state.kept or not all_features_kept(state):
+                raise InputError(
+                    "the features of its images were not kept: fit with keep_features=True (`fit --keep-features`)"
+                )
+            self._state = self._refitted(state, self.unknown, progress or Silent())
+        return self
+
+    def _refitted(self, state: State, rate: float | None, progress: Progress) -> State:
+        """Return the state fitted anew on its kept features, to answer a share of images as unknown."""
+        space, kept = state.space, state.kept
+        order = [row for row in state.order.tolist() if space.names[row] in kept]
+        order += [row for row in range(len(state.labels)) if space.names[row] not in kept]
+        names, labels = [space.names[row] for row in order], [state.labels[row] for row in order]
+        fitted = [name for name in names if name in kept]
+        features = torch.cat([kept[name] for name in fitted])
+        ends = torch.tensor([0, *(len(kept[name]) for name in fitted)]).cumsum(0).tolist()
+        rows = {index: list(range(begin, end)) for index, (begin, end) in enumerate(pairwise(ends))}
+        relations = {label: relation.reordered(order) for label, relation in space.relations.items()}
+        space = fit_space(features, rows, names, relations, rate, self.seed, progress)
+        threshold = None if rate is None else space.settings.limits[FITTED]
+        return State.of(space, labels, state.in_space.dtype.str, kept, threshold)
+
+    def _settled(self, state: State) -> State:
+        """Return the state after a change: fitted anew where there are few enough images for that."""
+        if not self.refit_up_to or self._only_new():
+            return state
+        counts = [len(features) for features in state.kept.values()]
+        if not counts or sum(counts) > self.refit_up_to or not all_features_kept(state):
+            return state
+        return self._refitted(state, self.unknown if enough_to_choose(counts) else None, Silent())
+
+    def _with_features(self, kept: Mapping[str, Tensor], examples: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the kept features with those [K, D] of new examples by class name; none, where none are kept."""
+        if not self.keep_features:
+            return kept
+        grown = {name: torch.cat([kept.get(name, part[:0]), part]) for name, part in examples.items() if len(part)}
+        return {**kept, **grown}
+
+    def _hints(self, relations: Any) -> dict[str, ClassHint]:
+        if relations is not None and not self.space_.relations:
+            reason = "was fitted without relations"
+            if isinstance(self.space_, JointSpace) and not self.space_.variant.needs_relation:
+                reason = f"is of variant '{self.space_.variant.name}', which uses no relations"
+            raise InputError(
+                f"this classifier {reason}, so it cannot be told how a class relates: fit it with relations, such as wordnet"
+            )
+        return parse_hints(relations, self.space_.relations)
+
+
+def all_features_kept(state: State) -> bool:
+    """Return whether the features of all images of all classes are kept."""
+    space = state.space
+    return all(len(state.kept.get(name, ())) == space.examples(row) for row, name in enumerate(space.names))
