@@ -16,9 +16,10 @@ from protograph.nn.model import GraphPrototypeNetwork
 from protograph.training.optimiser import make_optimiser
 from protograph.training.recipes import Recipe
 from protograph.training.run_config import RunConfig
-from protograph.training.setup import plan_training, training_spec
+from protograph.training.run_folder import Run
+from protograph.training.setup import load_teacher, plan_training, training_spec
 from protograph.training.stages import train
-from protograph.training.step import TrainingStep, can_be_recorded, drop_features
+from protograph.training.step import TrainingStep, can_be_recorded, drop_features, teacher_logits
 from protograph.variants import VARIANTS, build
 
 Make = Callable[..., RunConfig]
@@ -184,3 +185,51 @@ def test_training_may_take_more_or_fewer_classes_as_novel_than_evaluation_asks_o
     too_many = f"{toy.seen} ways of {toy.seen} seen classes: use fewer ways .--set training_ways=N.$"
     with pytest.raises(InputError, match=too_many):
         train(toy_config(variant, training_ways=toy.seen), toy, tmp_path / "run")
+
+
+def test_a_teacher_adds_the_divergence_of_its_softened_probabilities(
+    toy: Dataset, toy_config: Make, small_resnet: str, tmp_path: Path
+) -> None:
+    train(replace(toy_config("linear", batch_size=8), backbone=small_resnet), toy, tmp_path / "teacher")
+    changes = {"teacher": str(tmp_path / "teacher"), "teacher_weight": 0.5, "teacher_temperature": 2.0, "batch_size": 9}
+    config = toy_config("cosine", **changes)
+    teacher, named = load_teacher(config, toy)
+    assert teacher is not None
+    assert named.teacher == Run.open(tmp_path / "teacher").fingerprint
+    model, spec, _ = plan_training(config, toy)
+    before, chosen = copy.deepcopy(model).train(), VARIANTS["cosine"]
+    taught = teacher_logits(teacher, torch.device("cpu"))
+    optimiser, plain = make_optimiser(model, config.recipe), Augmentation()
+    loss = TrainingStep(model, optimiser, toy.store, plain, spec, 9, chosen, config.recipe, teacher=taught)(seeded(0)).item()
+    assert isinstance(spec, Pool)
+    batch = draw_batch(spec, 9, seeded(0))
+    images = toy.store.gather(batch.images)
+    logits = before.seen_logits(before.embed(images)).tolist()
+    known = logits_of(teacher.heads["classes"], teacher.embed(images).tolist())
+    expected = mean_cross_entropy(logits, batch.targets.tolist())
+    for mine, taught_row in zip(logits, known, strict=True):
+        p, q = softened(taught_row, 2.0), softened(mine, 2.0)
+        expected += 0.5 * 2.0**2 * sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)) / 9
+    assert loss == pytest.approx(expected, abs=1e-5)
+
+
+def softened(logits: list[float], temperature: float) -> list[float]:
+    total = sum(math.exp(value / temperature) for value in logits)
+    return [math.exp(value / temperature) / total for value in logits]
+
+
+def test_a_run_with_a_teacher_is_repeatable_and_refuses_one_that_cannot_teach(
+    toy: Dataset, toy_config: Make, tmp_path: Path
+) -> None:
+    train(toy_config("cosine"), toy, tmp_path / "teacher")
+    student = toy_config("cosine", teacher=str(tmp_path / "teacher"), seed=1)
+    first = train(student, toy, tmp_path / "first")
+    assert train(student, toy, tmp_path / "second")["measures"] == first["measures"]
+    assert train(student, toy, tmp_path / "first") == first, "which is finished"
+    assert Run.open(tmp_path / "first").config.teacher
+    train(toy_config("aux-only"), toy, tmp_path / "episodes")
+    with pytest.raises(InputError, match="'aux-only' is trained on episodes; name a run of a first stage"):
+        train(toy_config("cosine", teacher=str(tmp_path / "episodes")), toy, tmp_path / "third")
+    with pytest.raises(InputError, match="nowhere"):
+        train(toy_config("cosine", teacher=str(tmp_path / "nowhere")), toy, tmp_path / "third")
+    assert not (tmp_path / "third").exists()

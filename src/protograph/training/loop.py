@@ -37,8 +37,8 @@ from protograph.training.optimiser import learning_rate_at, make_optimiser, mome
 from protograph.training.recipes import Recipe
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Checkpoint, Run, lock_run
-from protograph.training.setup import load_first_stage, load_weights, plan_training, set_parameters
-from protograph.training.step import TrainingStep
+from protograph.training.setup import load_first_stage, load_teacher, load_weights, plan_training, set_parameters
+from protograph.training.step import TrainingStep, teacher_logits
 from protograph.variants import find_variant
 
 VALIDATION_SEED = 20_180_618
@@ -64,6 +64,7 @@ def train_stage(
     # All mistakes are reported before the folder is touched.
     model, spec, validation_spec = plan_training(config, dataset)
     config = load_first_stage(model, config, start)
+    teacher, config = load_teacher(config, dataset)
     model.to(device)
     model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.precision = PRECISIONS[config.precision]
@@ -76,7 +77,7 @@ def train_stage(
         if run.measures is not None:  # another process has just finished it
             return run.measures
         keep_freed_memory()
-        session = Session(run, model, replace(dataset, store=dataset.store.to(device)), spec.to(device))
+        session = Session(run, model, replace(dataset, store=dataset.store.to(device)), spec.to(device), teacher)
         return train_session(session, validation, progress)
 
 
@@ -114,6 +115,7 @@ class Session:
         model: The model, on its device.
         dataset: The dataset, with its store on that device.
         spec: The training episodes or images, on that device.
+        teacher: The teacher, if the recipe names one.
 
     Attributes:
         averaged: The model that is validated and kept: the moving average of the trained one, or the trained one itself.
@@ -124,7 +126,14 @@ class Session:
 
     """
 
-    def __init__(self, run: Run, model: GraphPrototypeNetwork, dataset: Dataset, spec: EpisodeSpec | Pool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        model: GraphPrototypeNetwork,
+        dataset: Dataset,
+        spec: EpisodeSpec | Pool,
+        teacher: GraphPrototypeNetwork | None = None,
+    ) -> None:
         self.run, self.model, self.dataset = run, model, dataset
         self.recipe, self.variant = run.config.recipe, find_variant(run.config.variant)
         self.averaged = copy.deepcopy(model) if self.recipe.ema else model
@@ -144,6 +153,7 @@ class Session:
             self.variant,
             self.recipe,
             self.averaged if self.recipe.ema else None,
+            teacher=None if teacher is None else teacher_logits(teacher, dataset.store.device),
         )
         self.step = self.training_step.repeated(self.loss_sum)
 

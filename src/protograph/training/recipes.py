@@ -50,6 +50,10 @@ class Recipe:
         drop_block: Share of activations that DropBlock sets to zero at the end of training; it rises from 0. For residual nets.
         rotation: Weight of a second task of a first stage: telling by how many quarter turns an image is rotated. Half of the
             images of a step are upright, and a sixth each is turned by one, two and three quarters.
+        teacher: Run folder of a trained classifier of the same seen classes, such as `linear` with a larger backbone. A first
+            stage then also learns the teacher's probabilities of each image; "": no teacher.
+        teacher_weight: Weight of that task beside the labels.
+        teacher_temperature: By what the logits of both are divided in it.
         ema: Decay of a moving average of the weights, which is what is validated, kept and tested; 0: no average.
         zoom: Scale training images by a factor from 1 / zoom to zoom, see `Augmentation`.
         stretch: Change the ratio of width to height by a factor from 1 / stretch to stretch.
@@ -89,6 +93,9 @@ class Recipe:
     dropout: float = 0.0
     drop_block: float = 0.0
     rotation: float = 0.0
+    teacher: str = ""
+    teacher_weight: float = 1.0
+    teacher_temperature: float = 4.0
     ema: float = 0.0
     zoom: float = 1.0
     stretch: float = 1.0
@@ -107,8 +114,9 @@ class Recipe:
         for name in ("epochs", "steps", "episodes", "batch_size", "ways", "validation_episodes"):
             if getattr(self, name) < 1:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"recipe '{self.name}': learning_rate must be above 0, not {self.learning_rate}")
+        for name in ("learning_rate", "teacher_weight", "teacher_temperature"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"recipe '{self.name}': {name} must be above 0, not {getattr(self, name)}")
         for name in _AT_LEAST_0:
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} must be at least 0, not {getattr(self, name)}")
@@ -406,6 +414,9 @@ def unused_settings(variant: Variant, recipe: Recipe) -> set[str]:
         "dropout": "backbone" not in variant.frozen,
         "drop_block": "backbone" not in variant.frozen,
         "rotation": variant.objective == "classify",
+        "teacher": variant.objective == "classify",
+        "teacher_weight": variant.objective == "classify" and bool(recipe.teacher),
+        "teacher_temperature": variant.objective == "classify" and bool(recipe.teacher),
         "scalar_learning_rate_factor": variant.scales,
         "relation_temperature": variant.needs_relation,
     }

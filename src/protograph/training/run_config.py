@@ -35,6 +35,7 @@ class RunConfig:
         plugins: Name and digest of each plugin file that was loaded.
         relation_digests: Digest of each relation's contents; empty for a relation of the dataset.
         start: Digest of the first stage's weights; empty without one, or before it is trained.
+        teacher: Digest of the teacher's weights; empty without one.
         precision: Precision of the backbone in training and selection, "float32" or "bfloat16".
 
     """
@@ -50,6 +51,7 @@ class RunConfig:
     plugins: tuple[str, ...] = ()
     relation_digests: tuple[str, ...] = ()
     start: str = ""
+    teacher: str = ""
     precision: str = "float32"
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.data import Dataset, FeatureStore, Pool
+from protograph.device import PRECISIONS
 from protograph.episodes import EpisodeSpec
 from protograph.evaluation.metrics import MEASURES, evaluation_spec
-from protograph.nn.backbones import Centred, can_drop, feature_count
+from protograph.nn.backbones import Centred, Conv4, ResNet12, can_drop, feature_count
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.relations import check_similarities, open_relations
 from protograph.training.recipes import Recipe, can_be_pretrained, stage_before
@@ -196,6 +197,30 @@ def load_first_stage(model: GraphPrototypeNetwork, config: RunConfig, start: Pat
     weights = {name: value for name, value in run.weights("best").items() if name.split(".")[0] in parts}
     load_weights(model, {**model.state_dict(), **weights}, run)
     return replace(config, start=run.fingerprint)
+
+
+def load_teacher(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork | None, RunConfig]:
+    """Return the teacher that a recipe names, if any, and the configuration with its fingerprint.
+
+    Raises:
+        InputError: There is no such run, it is unfinished, or it does not classify the same seen classes.
+
+    """
+    if not config.recipe.teacher:
+        return None, config
+    run = Run.open(Path(config.recipe.teacher))
+    if find_variant(run.config.variant).objective != "classify":
+        raise InputError(
+            f"{run.folder} cannot be the teacher: its variant '{run.config.variant}' is trained on episodes; name a run of a "
+            "first stage, such as linear"
+        )
+    if run.measures is None:
+        raise InputError(f"{run.folder} cannot be the teacher before its training is finished: run its command again")
+    teacher = trained_model(run, dataset)
+    teacher.precision = PRECISIONS[config.precision]
+    if isinstance(teacher.backbone, Conv4 | ResNet12):
+        teacher.backbone.mirror = False  # it sees an image as the student does, once
+    return teacher.eval().requires_grad_(False), replace(config, teacher=run.fingerprint)
 
 
 def check_no_start(config: RunConfig, start: Path | None) -> None:

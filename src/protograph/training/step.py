@@ -1,12 +1,12 @@
 """One training step: draw, embed, take the loss of the variant's objective, and descend its gradient."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 
 from protograph.data import Augmentation, ImageStore, Pool, Store
 from protograph.device import PLAIN, TRITON, RepeatedStep
@@ -18,7 +18,7 @@ from protograph.variants import Variant
 
 TURNS = 4  # quarters of a turn that the rotation task tells apart
 PLAIN_STEP = Recipe("plain step")  # without any of the settings that change a step
-Embed = Callable[..., list[Tensor]]  # groups of image indices [...] -> features [..., D] of each
+ClassLogits = Callable[[Tensor], Tensor]  # images [n, C, H, W] -> logits [n, T] of the training classes
 Head = Callable[..., Tensor]  # support, mask, queries, classes, seen -> joint logits [E, Q, V]
 
 
@@ -38,6 +38,7 @@ class TrainingStep:
         averaged: A copy of the model, which becomes the moving average of its weights, if the recipe averages them.
         head: Computes joint logits; None: the model's `forward`.
         embedder: Computes features; None: the model's `embed`.
+        teacher: Computes the logits of the teacher, if the recipe names one.
         progress: The share of the training that is done, a number on the device.
 
     """
@@ -53,6 +54,7 @@ class TrainingStep:
     averaged: GraphPrototypeNetwork | None = None
     head: Head | None = None
     embedder: Callable[..., Tensor] | None = None
+    teacher: ClassLogits | None = None
 
     def __post_init__(self) -> None:
         self.progress = torch.zeros((), device=self.store.device)
@@ -65,11 +67,7 @@ class TrainingStep:
                 module.eval()
         spec, count = self.spec, self.count
         drawn = draw(spec, count, generator) if isinstance(spec, EpisodeSpec) else draw_batch(spec, count, generator)
-
-        def embed(*groups: Tensor) -> list[Tensor]:
-            return self.embed(groups, generator)
-
-        loss = LOSSES[self.variant.objective](self, drawn, embed)
+        loss = LOSSES[self.variant.objective](self, drawn, generator)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
@@ -77,19 +75,26 @@ class TrainingStep:
             move_average(self.averaged, self.model, self.recipe.ema)
         return loss.detach()
 
-    def embed(self, groups: tuple[Tensor, ...], generator: torch.Generator) -> list[Tensor]:
-        """Return the features [..., D] of groups of image indices [...], embedded together."""
-        sizes = [indices.numel() for indices in groups]
-        images = self.store.gather(torch.cat([indices.flatten() for indices in groups]), self.augmentation, generator)
-        if self.recipe.rotation:
-            images = rotated(images)
+    def images(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the training images [n, C, H, W] of indices [n], changed at random."""
+        images = self.store.gather(indices, self.augmentation, generator)
+        return rotated(images) if self.recipe.rotation else images
+
+    def features(self, images: Tensor, sizes: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Return the features [n, D] of images, of which batch norm sees parts of these sizes alone."""
         trained, masks = self.model.backbone.training, []
         if self.recipe.drop_block and trained:
             masks = self.model.backbone.drop_masks(images, self.recipe.drop_block * self.progress, generator)  # type: ignore[operator]
         features = (self.embedder or self.model.embed)(images, sizes, masks)
         if self.recipe.dropout and trained:
             features = drop_features(features, self.recipe.dropout, generator)
-        parts = torch.split(features, sizes)
+        return features
+
+    def embed(self, groups: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
+        """Return the features [..., D] of groups of image indices [...], embedded together."""
+        sizes = [indices.numel() for indices in groups]
+        images = self.images(torch.cat([indices.flatten() for indices in groups]), generator)
+        parts = torch.split(self.features(images, sizes, generator), sizes)
         return [part.view(*indices.shape, -1) for part, indices in zip(parts, groups, strict=True)]
 
     def repeated(self, loss_sum: Tensor) -> RepeatedStep:
@@ -104,6 +109,8 @@ class TrainingStep:
             self.head = torch.compile(self.model.forward, dynamic=False)
             if getattr(self.model.backbone, "compiles", False):
                 self.embedder = torch.compile(self.model.embed, dynamic=False)
+            if self.teacher is not None:
+                self.teacher = torch.compile(self.teacher, dynamic=False)
 
         def add_loss(generator: torch.Generator) -> None:
             loss_sum.add_(self(generator))
@@ -136,39 +143,68 @@ def drop_features(features: Tensor, share: float, generator: torch.Generator) ->
     return features * kept / (1 - share)
 
 
-def joint_loss(step: TrainingStep, episodes: Episodes, embed: Embed) -> Tensor:
+def joint_loss(step: TrainingStep, episodes: Episodes, generator: torch.Generator) -> Tensor:
     """Return the cross-entropy in the joint label space."""
-    return cross_entropy(episode_logits(step, episodes, embed).flatten(0, 1), episodes.targets.flatten())
+    return cross_entropy(episode_logits(step, episodes, generator).flatten(0, 1), episodes.targets.flatten())
 
 
-def few_shot_loss(step: TrainingStep, episodes: Episodes, embed: Embed) -> Tensor:
+def few_shot_loss(step: TrainingStep, episodes: Episodes, generator: torch.Generator) -> Tensor:
     """Return the cross-entropy among the episodes' novel classes, to which all queries belong."""
-    logits = episode_logits(step, episodes, embed)[..., episodes.seen :]
+    logits = episode_logits(step, episodes, generator)[..., episodes.seen :]
     return cross_entropy(logits.flatten(0, 1), (episodes.targets - episodes.seen).flatten())
 
 
-def classification_loss(step: TrainingStep, batch: Batch, embed: Embed) -> Tensor:
-    """Return the cross-entropy of single images among all seen classes, and that of the rotation task with its weight."""
-    features, heads = embed(batch.images)[0], step.model.heads
-    logits = heads["classes"](features) if "classes" in heads else step.model.seen_logits(features)
+def classification_loss(step: TrainingStep, batch: Batch, generator: torch.Generator) -> Tensor:
+    """Return the cross-entropy of single images among all seen classes, and the losses of other tasks with their weights."""
+    images = step.images(batch.images, generator)
+    features, recipe = step.features(images, [len(images)], generator), step.recipe
+    logits = class_logits(step.model, features)
     loss = cross_entropy(logits, batch.targets)
-    if step.recipe.rotation:
+    if recipe.rotation:
         counts = turn_counts(len(features))
         turns = torch.cat([torch.full((count,), turn, device=features.device) for turn, count in enumerate(counts)])
-        loss = loss + step.recipe.rotation * cross_entropy(heads["rotation"](features), turns)
+        loss = loss + recipe.rotation * cross_entropy(step.model.heads["rotation"](features), turns)
+    if step.teacher is not None:
+        with torch.no_grad():
+            taught = step.teacher(images)
+        loss = loss + recipe.teacher_weight * teacher_loss(logits, taught, recipe.teacher_temperature)
     return loss
 
 
-LOSSES: dict[str, Callable[[TrainingStep, Any, Embed], Tensor]] = {
+def class_logits(model: GraphPrototypeNetwork, features: Tensor) -> Tensor:
+    """Return the logits [n, T] of features [n, D] among the training classes, by what single images are trained with."""
+    logits: Tensor = model.heads["classes"](features) if "classes" in model.heads else model.seen_logits(features)
+    return logits
+
+
+def teacher_logits(teacher: GraphPrototypeNetwork, device: torch.device) -> ClassLogits:
+    """Return what computes the logits of a teacher, on a device."""
+    teacher.to(device)
+    teacher.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return lambda images: class_logits(teacher, teacher.embed(images))
+
+
+def teacher_loss(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
+    r"""Return how far the probabilities of logits [n, T] are from those that a teacher gives by its own [n, T],
+
+    .. math:: T^2 \, \mathrm{KL}\big(\mathrm{softmax}(\ell' / T) \,\|\, \mathrm{softmax}(\ell / T)\big),
+
+    a mean over images. The factor :math:`T^2` keeps the size of its gradient as the temperature T grows.
+    """
+    probabilities = (logits / temperature).log_softmax(1)
+    return temperature**2 * kl_div(probabilities, (taught / temperature).log_softmax(1), reduction="batchmean", log_target=True)
+
+
+LOSSES: dict[str, Callable[[TrainingStep, Any, torch.Generator], Tensor]] = {
     "joint": joint_loss,
     "few-shot": few_shot_loss,
     "classify": classification_loss,
 }
 
 
-def episode_logits(step: TrainingStep, episodes: Episodes, embed: Embed) -> Tensor:
+def episode_logits(step: TrainingStep, episodes: Episodes, generator: torch.Generator) -> Tensor:
     """Return joint logits [E, Q, V]. Support and queries pass the backbone together, but batch norm normalises each alone."""
-    support, queries = embed(episodes.support, episodes.queries)
+    support, queries = step.embed((episodes.support, episodes.queries), generator)
     return (step.head or step.model.forward)(support, episodes.mask, queries, episodes.classes, episodes.seen)
 
 
