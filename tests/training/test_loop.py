@@ -18,13 +18,13 @@ import torch
 from protograph._internal.errors import InputError
 from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore
 from protograph.episodes import seeded
-from protograph.evaluation.metrics import MEASURES, Measure, evaluate, measures_as_json
+from protograph.evaluation.metrics import MEASURES, Measure, choose_bias, evaluate, measures_as_json
 from protograph.nn.backbones import ResNet12
 from protograph.training import loop as training
 from protograph.training.optimiser import make_optimiser
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run, lock_run
-from protograph.training.setup import make_model, plan_training
+from protograph.training.setup import make_model, plan_training, trained_model
 from protograph.training.stages import train
 from protograph.training.step import TrainingStep
 from protograph.variants import VARIANTS
@@ -204,6 +204,17 @@ def test_the_result_tests_the_best_epoch_and_the_last_one(
     assert result["measures"] != result["last_epoch"]["measures"]
 
 
+def test_the_result_has_the_measures_with_the_bias_that_is_best_on_validation_classes(
+    toy: Dataset, toy_config: Make, tmp_path: Path
+) -> None:
+    result = train(toy_config("pn+"), toy, tmp_path / "run")
+    model, sizes = trained_model(Run.open(tmp_path / "run"), toy), training.EvaluationSizes(1, 3, 6)
+    bias = choose_bias(model, toy, replace(sizes, episodes=toy_config("pn+").recipe.validation_episodes))
+    assert result["balanced"]["bias"] == round(bias, 4) != 0
+    assert result["balanced"]["measures"] == measures_as_json(evaluate(model, toy, sizes, bias=bias))
+    assert result["measures"] == measures_as_json(evaluate(model, toy, sizes))
+
+
 def test_training_stops_once_its_patience_is_spent(
     toy: Dataset, toy_config: Make, tmp_path: Path, scripted: Callable[[list[float]], None]
 ) -> None:
@@ -288,7 +299,9 @@ def test_the_recipe_s_changes_of_images_are_added_to_the_dataset_s_own(
 ) -> None:
     asked = []
 
-    def stop(model: object, optimiser: object, store: object, augmentation: Augmentation, *_: object) -> TrainingStep:
+    def stop(
+        model: object, optimiser: object, store: object, augmentation: Augmentation, *_: object, **__: object
+    ) -> TrainingStep:
         asked.append(augmentation)
         raise Killed
 

@@ -143,7 +143,10 @@ def train_command(
     folder, begun = Path(folder) if folder else default_folder(resolved, data), Path(begun) if begun else None
     result = run_training(resolved, data, folder, device, progress, begun, changes)
     title = f"{resolved.dataset}, {resolved.shots}-shot, 600 test episodes, best validation epoch {result['epoch']}; {folder}"
-    show(result, measures_table({resolved.variant: result["measures"]}, title), as_json)
+    rows = {resolved.variant: result["measures"]}
+    if balanced := result.get("balanced"):
+        rows[f"with bias {balanced['bias']:+.2f}"] = balanced["measures"]
+    show(result, measures_table(rows, title), as_json)
     return None
 
 

@@ -52,6 +52,8 @@ def run_document(run: Run, measured: Mapping[str, Any], dataset: Dataset, answer
 
 def _measures(measured: Mapping[str, Any]) -> Table:
     rows = {f"best epoch ({measured['epoch']})": measured["measures"]}
+    if balanced := measured.get("balanced"):
+        rows[f"the same with bias {balanced['bias']:+.2f} on novel classes"] = balanced["measures"]
     if last := measured.get("last_epoch"):
         rows[f"last epoch ({last['epoch']})"] = last["measures"]
     titles = measure_titles(rows.values())

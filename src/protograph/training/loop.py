@@ -27,10 +27,13 @@ from protograph.evaluation.metrics import (
     MEASURES,
     EvaluationSizes,
     Measures,
+    cached,
+    choose_bias,
     class_means,
-    evaluate,
     measure,
     measures_as_json,
+    run_episodes,
+    summarise,
 )
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.training.optimiser import learning_rate_at, make_optimiser, momentum_of, restore_momentum, set_learning_rate
@@ -274,6 +277,8 @@ def conclude(
 ) -> dict[str, Any]:
     """Test the best and the last epoch, write the final measures and return them.
 
+    The best epoch is also tested with the bias on novel classes that is best on the validation episodes.
+
     Args:
         run: The run.
         model: Its model, with the last weights.
@@ -285,12 +290,16 @@ def conclude(
     """
     config, recipe = run.config, run.config.recipe
 
-    def test() -> Measures:
-        return evaluate(model, dataset, EvaluationSizes(config.shots, recipe.ways, recipe.test_queries), progress=progress)
-
-    last = test()
+    sizes = EvaluationSizes(config.shots, recipe.ways, recipe.test_queries)
+    drawn = sizes.draw(dataset, "test")
+    tested = cached(model, dataset.store, drawn, progress)
+    last = summarise(run_episodes(model, *tested))
     load_weights(model, state.part("best."), run)
-    best = last if state.best_epoch == len(state.history) else test()
+    if state.best_epoch != len(state.history):
+        tested = cached(model, dataset.store, drawn, progress)
+    best = summarise(run_episodes(model, *tested))
+    bias = choose_bias(model, dataset, replace(sizes, episodes=recipe.validation_episodes), progress)
+    balanced = summarise(run_episodes(model, *tested, bias=bias))
     result = {
         "dataset": config.dataset,
         "shots": config.shots,
@@ -299,6 +308,7 @@ def conclude(
         "seed": config.seed,
         "measures": measures_as_json(best),
         "epoch": state.best_epoch,
+        "balanced": {"bias": round(bias, 4), "measures": measures_as_json(balanced)},
         "last_epoch": {"epoch": len(state.history), "measures": measures_as_json(last)},
         "training_seconds": round(state.seconds, 1),
         "setup_seconds": round(setup_seconds, 1),
