@@ -350,7 +350,7 @@ def test_a_relation_without_a_source_and_one_whose_file_is_gone(tmp_path: Path) 
     assert loaded.space_.relations["embeddings_words"].known[-1] == "g"
     table.unlink()
     gone = Classifier.load(tmp_path / "kept.pg")
-    with pytest.warns(UserWarning, match="class 'g' is taken as unrelated: no relation file at"):
+    with pytest.warns(UserWarning, match="class 'g' is taken as unrelated: there is no relation file at"):
         gone.add_class("g", features[:1])
     gone.add_class("h", features[:1], {"a": 0.5})
     assert read_model(tmp_path / "kept.pg").values["relations"][0]["source"]["spec"].startswith("embeddings:")

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import followed, unfinished, write_atomically
+from protograph._internal.files import followed, read_plain_file, unfinished, write_atomically
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import CLASSIFIER_PARAMETERS, renamed
 from protograph._internal.sealed import metadata, seal, unseal, with_prefix
@@ -41,6 +41,7 @@ from protograph.variants import OPERATORS, Op, Variant, build
 
 FILE_FORMAT = "protograph-classifier"
 FORMAT_VERSION = 3  # of the files this code writes; it reads every version from 1 on
+MAX_MODEL_BYTES = 16_000_000_000  # of a file; the largest encoders that are kept in one have a tenth
 WAIT = 60.0  # seconds that a change waits for one of another process
 
 
@@ -123,13 +124,7 @@ def read_model(path: Path) -> Contents:
         InputError: There is no model file, or it is damaged, or of a newer version.
 
     """
-    try:
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"there is no model file at {path}") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder, not a model file") from error
-    return unpack(content, path)
+    return unpack(read_plain_file(path, "model file", MAX_MODEL_BYTES), path)
 
 
 @contextmanager
