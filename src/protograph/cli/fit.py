@@ -13,7 +13,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.classifier.fitting import choose_variant, small_recipe
 from protograph.classifier.gaussian_space import GaussianSpace
-from protograph.classifier.inputs import holds_features, read_training_files
+from protograph.classifier.inputs import find_test_files, holds_features, read_training_files
 from protograph.cli.classifier import (
     as_percent,
     classifier_summary,
@@ -25,6 +25,7 @@ from protograph.cli.classifier import (
     warnings_as,
 )
 from protograph.cli.display import ShownProgress, reported
+from protograph.cli.evaluate import FileMeasures, measure_files
 from protograph.cli.options import (
     RECIPE_SETTINGS_HELP,
     AsJson,
@@ -38,6 +39,7 @@ from protograph.cli.options import (
 )
 from protograph.cli.train import run_training
 from protograph.data import open_dataset
+from protograph.data.labelled_images import is_table
 from protograph.encoders import BACKBONE_NAMES, STRONG_NAME, check_trainable, open_encoder, strongest_backbone
 from protograph.encoders.efficientnet_lite import RELEASES
 from protograph.nn.backbones import BACKBONES
@@ -59,8 +61,9 @@ def fit_command(
         Path,
         typer.Argument(
             metavar="IMAGES",
-            help="A folder with a folder of images for each class, or a file of features (.npz, .safetensors or .parquet "
-            "with vectors and labels).",
+            help="A folder with a folder of images for each class, with a metadata.csv or .jsonl, or with such folders named "
+            "train and test; a .csv or .jsonl of paths and labels; or a file of features (.npz, .safetensors or .parquet with "
+            "vectors and labels).",
             show_default=False,
         ),
     ],
@@ -194,6 +197,11 @@ def fit_command(
     accuracy = held_out_accuracy(classifier)
     if accuracy is not None:
         lines.append(f"held-out images of these classes: {as_percent(accuracy)} right, the mean over classes")
+    tested = None if train_backbone else measure_test_part(classifier, images, skip_bad, progress)
+    if tested is not None:
+        lines.append(tested_line(tested))
+        if tested.strangers:
+            notes.append(f"the test images of {', '.join(tested.strangers[:MOST_SENSES])} were not measured: train has none")
     senses = taken_for(classifier, len(classifier.classes_), "another folder name, such as crane.n.05, names another sense")
     notes += senses[:MOST_SENSES]
     if len(senses) > MOST_SENSES:
@@ -207,8 +215,23 @@ def fit_command(
         progress.say(f"note: {note}")
     result = {"file": str(out), "images": count, "classes": len(classifier.classes_), **classifier_summary(classifier)}
     result["held_out_accuracy"] = accuracy
+    if tested is not None and tested.answers is not None:
+        result["test"] = {"images": tested.answers.images, "accuracy": tested.answers.joint}
     result["relation_share"] = shares and {"median": median(shares), "least": min(shares), "most": max(shares)}
     tell({**result, "notes": notes}, "\n".join(lines), as_json)
+
+
+def measure_test_part(classifier: "Classifier", source: Path, skip_bad: bool, progress: Progress) -> FileMeasures | None:
+    """Return the measures on the images for test, if the source has some."""
+    files = find_test_files(source, skip_bad, progress)
+    return None if files is None else measure_files(classifier, files, progress)
+
+
+def tested_line(tested: FileMeasures) -> str:
+    """Return the accuracy on the images for test, in one line."""
+    if tested.answers is None:
+        return "test images: none is of a fitted class"
+    return f"{tested.answers.images} test images: {as_percent(tested.answers.joint)} right, the mean over classes"
 
 
 def held_out_accuracy(classifier: "Classifier") -> float | None:
@@ -328,5 +351,7 @@ def fit_end_to_end(
     start = out.with_suffix(".start") if stage_before(variant, config.recipe) else None
     run_training(config, data, folder, device, progress, start, changes)
     settings.pop("variant")
-    classifier = pg.Classifier.from_run(folder, data, progress, **settings).add_held_out(data, images, progress)
+    classifier = pg.Classifier.from_run(folder, data, progress, **settings).add_held_out(
+        data, images.parent if is_table(images) else images, progress
+    )
     return classifier, len(data.images.names) - len(data.images.errors)
