@@ -5,6 +5,8 @@ this file.
 """
 
 import gc
+import io
+import sys
 from functools import cache
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -19,7 +21,7 @@ from protograph.cli.jobs import end_with_parent
 PANELS = {  # the verbs by panel of the overview: where each is, and the first line of its help
     "Use: a classifier on your own images": {
         "fit": ("fit:fit_command", "Fit a classifier on your own images and save it as one file."),
-        "predict": ("classifier:predict_command", "Predict the classes of images."),
+        "predict": ("predicting:predict_command", "Predict the classes of images."),
         "add-class": ("classifier:add_class_command", "Add a class from a few images, without training."),
         "explain": (
             "classifier:explain_command",
@@ -117,6 +119,9 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
     Start with `protograph fit` on a folder that has a folder of images for each class, or with `protograph demo`.
     """
     end_with_parent()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that a terminal cannot show ends no command
     if version:
         print(__version__)
         raise typer.Exit

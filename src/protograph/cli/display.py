@@ -4,6 +4,7 @@ import errno
 import functools
 import inspect
 import json
+import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ from protograph.evaluation.metrics import measure_titles
 # A full disk, or a path where the user cannot write
 UNSAVED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
+    errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
 
 DIRECTION_MARKS = {chr(code) for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
@@ -213,7 +215,12 @@ def stacked(texts: Iterable[str], narrow: bool) -> list[str]:
 def show(result: Any, table: Table | None, as_json: bool) -> None:
     """Print a result as a table or as JSON."""
     if as_json or table is None:
-        print(json.dumps(result, indent=2, ensure_ascii=False))
+        text = json.dumps(result, indent=2, ensure_ascii=False)
+        try:
+            text.encode(sys.stdout.encoding)
+        except UnicodeEncodeError:  # the escapes of JSON, not those of the stream
+            text = json.dumps(result, indent=2)
+        print(text)
     else:
         console = Console(highlight=False)
         if not console.is_terminal:  # a pipe has no width to respect
