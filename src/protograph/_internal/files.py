@@ -68,7 +68,7 @@ def read_text_file(path: Path, kind: str, most: int, way_out: str = "") -> str:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"{path} is not a readable {path.suffix} file (line {line} is not UTF-8: byte 0x{content[error.start]:02x}): save "
-            'it as UTF-8, which spreadsheets call "CSV UTF-8"'
+            "it as UTF-8" + (', which spreadsheets call "CSV UTF-8"' if path.suffix == ".csv" else "")
         ) from error
 
 

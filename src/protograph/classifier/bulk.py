@@ -17,13 +17,13 @@ from protograph._internal.locks import hold_lock
 from protograph._internal.progress import Progress
 from protograph._version import __version__
 from protograph.classifier.answer_file import Answer, AnswerFile, check_answer_file
-from protograph.classifier.answering import Predictions
 from protograph.classifier.inputs import list_files
 from protograph.classifier.sorting import SortedFolder
 from protograph.encoders.base import KeptEncoder
 from protograph.encoders.preparation import unreadable
 
 if TYPE_CHECKING:
+    from protograph.classifier.answering import Predictions
     from protograph.classifier.estimator import Classifier
 
 CHUNK = 512  # images that are answered, copied and written together; a kill loses less than twice as many
@@ -133,7 +133,7 @@ def _answers(classifier: "Classifier", questions: _Questions, start: int, stop: 
     ]
 
 
-def answers_of(predictions: Predictions, top: int) -> Iterator[tuple[Any, float, list[tuple[Any, float]]]]:
+def answers_of(predictions: "Predictions", top: int) -> Iterator[tuple[Any, float, list[tuple[Any, float]]]]:
     """Yield label, likeness and the most probable classes of each image, as plain values."""
     classes = predictions.classes.tolist()
     for row, chances in enumerate(torch.from_numpy(predictions.probabilities)):

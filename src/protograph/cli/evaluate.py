@@ -1,12 +1,9 @@
 """protograph evaluate"""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 import typer
 from rich.table import Table
 
@@ -14,17 +11,14 @@ from protograph._internal.errors import InputError
 from protograph._internal.errors import unknown_name as unknown_name
 from protograph._internal.progress import Progress
 from protograph.classifier.estimator import Classifier
-from protograph.classifier.gaussian_space import GaussianSpace
-from protograph.classifier.inputs import LabelledFiles, read_test_files
-from protograph.classifier.labels import parse_label
-from protograph.classifier.leave_one_out import kept_examples
-from protograph.classifier.measures import AnswerMeasures, count_examples, measure_answers
+from protograph.classifier.file_measures import measure_files
+from protograph.classifier.inputs import read_test_files
+from protograph.classifier.measures import AnswerMeasures
 from protograph.cli.display import ShownProgress, escape, measures_table, reported, show
 from protograph.cli.options import AsJson, Device, Plugins, Root, find_device, find_precision, load_plugins
 from protograph.data import Dataset, open_dataset
 from protograph.data.kept_split import with_kept_split
 from protograph.device import PRECISIONS
-from protograph.encoders import Encoder
 from protograph.evaluation.metrics import EvaluationSizes, choose_bias, evaluate, measures_as_json
 from protograph.evaluation.unknown import evaluate_unknown
 from protograph.training.run_folder import Run
@@ -118,64 +112,6 @@ def evaluate_command(
     show(result, measures_table(rows, title), as_json)
     if unknown and not as_json:
         print(f"AUROC of known against unknown images: {separation}")
-
-
-@dataclass(frozen=True)
-class FileMeasures:
-    """What a classifier's answers about labelled files are worth.
-
-    Attributes:
-        answers: Measures over the images of classes that it knows; None if there are none.
-        strangers: The classes that it does not know.
-        strangers_unknown: The share of unknown answers about images of these; None if there are none.
-        examples: The number of images that are examples of the classifier, as far as it keeps their features.
-
-    """
-
-    answers: AnswerMeasures | None
-    strangers: list[str]
-    strangers_unknown: float | None
-    examples: int
-
-
-def measure_files(classifier: Classifier, files: LabelledFiles, progress: Progress) -> FileMeasures:
-    """Return the measures of a classifier's answers about labelled images or vectors."""
-    labels = [parse_label(label, classifier.classes_) for label in files.labels]
-    features = torch.from_numpy(files.inputs) if files.features else require_encoder(classifier).encode(files.inputs, progress)
-    predictions = classifier.predictions(features)
-    known = set(classifier.classes_.tolist())
-    rows = [row for row, label in enumerate(labels) if label in known]
-    others = [row for row in range(len(labels)) if labels[row] not in known]
-    answers = None
-    if rows:
-        answers = measure_answers(
-            [labels[row] for row in rows],
-            predictions.labels[rows].tolist(),
-            predictions.probabilities[rows],
-            classifier.classes_.tolist(),
-            classifier.unknown_label,
-        )
-    unknown = [bool(predictions.labels[row] == classifier.unknown_label) for row in others]
-    return FileMeasures(
-        answers,
-        sorted({str(labels[row]) for row in others}),
-        float(np.mean(unknown)) if unknown else None,
-        count_own_examples(classifier, features, labels),
-    )
-
-
-def require_encoder(classifier: Classifier) -> Encoder:
-    """Return the encoder of a classifier that was fitted on images."""
-    assert classifier.encoder_ is not None
-    return classifier.encoder_
-
-
-def count_own_examples(classifier: Classifier, features: torch.Tensor, labels: Sequence[Any]) -> int:
-    """Return how many labelled images are examples of a classifier, as far as it keeps these: those of added classes always."""
-    space = classifier.space_
-    examples = {space.names[row]: part for row, part in kept_examples(space, classifier.kept_).items()}
-    asked = space.whitening.aligned(features) if isinstance(space, GaussianSpace) else features
-    return count_examples(asked, [str(label) for label in labels], examples)
 
 
 def evaluate_model(model: Path, folder: Path, as_json: bool) -> None:

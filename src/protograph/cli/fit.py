@@ -11,6 +11,7 @@ import typer
 import protograph as pg
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
+from protograph.classifier.file_measures import FileMeasures, measure_files
 from protograph.classifier.fitting import choose_variant, small_recipe
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.inputs import find_test_files, holds_features, read_training_files
@@ -25,7 +26,6 @@ from protograph.cli.classifier import (
     warnings_as,
 )
 from protograph.cli.display import ShownProgress, reported
-from protograph.cli.evaluate import FileMeasures, measure_files
 from protograph.cli.options import (
     RECIPE_SETTINGS_HELP,
     AsJson,
