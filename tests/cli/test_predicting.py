@@ -146,12 +146,12 @@ def test_names_that_the_terminal_cannot_show_end_no_command(birds: Path, model: 
     shutil.copy(birds / "crow" / "1.png", odd)
     for encoding in ("ascii", "utf-8"):
         shown = in_process("predict", model, odd, PYTHONIOENCODING=encoding)
-        assert (shown.returncode, shown.stderr) == (0, ""), shown.stderr
+        assert shown.returncode == 0, shown.stderr
         assert "caf\\udce9.png" in shown.stdout
         said = in_process("predict", model, odd, "--json", PYTHONIOENCODING=encoding)
         assert json.loads(said.stdout)[0]["file"] == str(odd)
         failed = in_process("predict", model, f"{odd}ä", PYTHONIOENCODING=encoding)
-        assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
+        assert (failed.returncode, failed.stderr.splitlines()[-1][:7]) == (2, "error: ")
         for suffix in ("csv", "jsonl"):
             out = tmp_path / f"{encoding} ä.{suffix}"
             said = in_process(
