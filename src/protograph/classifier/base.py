@@ -33,6 +33,7 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     encoder_: Encoder | None
     _state: State  # all that changes with the classes: a reader takes it once, a change replaces it
     _changes: ChangeLock
+    _done: list[str]  # what was changed since it was fitted or loaded
 
     def __init__(
         self,
@@ -117,8 +118,13 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _begin(self, state: State) -> Self:
         """Take a first state, and return the classifier."""
-        self._changes, self._state = ChangeLock(), state
+        self._changes, self._state, self._done = ChangeLock(), state, []
         return self
+
+    def _change_to(self, state: State, what: str) -> None:
+        """Take the state after a change, and note what was changed."""
+        self._state = state
+        self._done = [*self._done, what]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")

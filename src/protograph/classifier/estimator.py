@@ -26,6 +26,7 @@ from protograph.classifier.fitting import (
 )
 from protograph.classifier.gaussian_fitting import empty_space, fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
+from protograph.classifier.history import Change, history, redo, undo, write_change
 from protograph.classifier.inputs import as_array, as_images, encode_files
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array, check_labels
@@ -278,8 +279,15 @@ class Classifier(Teaching):
         return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent(), recursive)
 
     def save(self, path: Path | str) -> None:
-        """Write the classifier into one file, which is replaced atomically."""
+        """Write the classifier into one file, which is replaced atomically.
+
+        `edit` also keeps the version before, for undo.
+        """
         check_is_fitted(self)
+        write_model(Path(path), self._contents(), self._restored)
+
+    def _contents(self) -> Contents:
+        """Return what a model file holds of the classifier."""
         state = self._state
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "encoder"}
         if isinstance(self.variant, Variant):
@@ -293,7 +301,7 @@ class Classifier(Teaching):
             "threshold": state.threshold,
             "bias": state.bias,
         }
-        write_model(Path(path), Contents(state.space, self.encoder_, values, state.kept), self._restored)
+        return Contents(state.space, self.encoder_, values, state.kept)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -323,16 +331,47 @@ class Classifier(Teaching):
 
     @classmethod
     @contextmanager
-    def edit(cls, path: Path | str) -> Iterator[Self]:
+    def edit(cls, path: Path | str, change: str | None = None) -> Iterator[Self]:
         """Change a file: `with Classifier.edit("birds.pg") as birds: birds.add_class(...)`.
 
         Other processes that change the file wait. Processes that read it see the old or the new version. After an error the
-        file is unchanged.
+        file is unchanged. The version before is kept in a folder beside the file, for `undo`.
+
+        Args:
+            path: The file.
+            change: What is changed, for the history; by default what the methods that are called do.
+
         """
         with locked(Path(path)):
             classifier = cls.load(path)
             yield classifier
-            classifier.save(path)
+            what = change or "; ".join(classifier._done) or "changed the settings"
+            write_change(Path(path), classifier._contents(), what, cls._restored)
+
+    @staticmethod
+    def history(path: Path | str) -> list[Change]:
+        """Return the changes of a file that can be undone or redone, the newest first."""
+        return history(path)
+
+    @staticmethod
+    def undo(path: Path | str) -> Change:
+        """Take back the last change of a file that `edit` or a verb made, and return it.
+
+        Raises:
+            InputError: There is nothing to undo, or the earlier version is damaged; the file then stays as it is.
+
+        """
+        return undo(path)
+
+    @staticmethod
+    def redo(path: Path | str) -> Change:
+        """Make the change of a file that was undone last once more, and return it.
+
+        Raises:
+            InputError: There is nothing to redo, or the later version is damaged; the file then stays as it is.
+
+        """
+        return redo(path)
 
     def _training_set(self, X: Any, y: Any, progress: Progress) -> tuple[Tensor, Tensor | None, Array]:  # noqa: N803
         """Return features [n, D], those of copies [n, R, D] where images can be augmented, and labels [n]."""

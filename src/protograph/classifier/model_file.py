@@ -1,7 +1,7 @@
 """A classifier in one file: safetensors, with JSON in the metadata and a checksum over all of it. No pickle.
 
 format, version, protograph    the kind of file, the version of its layout, the version of the package that wrote it
-classifier                     JSON: classes, variant, parameters, relations, threshold, bias, encoder
+classifier                     JSON: classes, variant, parameters, relations, threshold, bias, encoder, the change that made it
 digest                         checksum of that JSON and of all tensors
 
 prototypes                     [V, D], updated
@@ -15,6 +15,7 @@ encoder.*                      weights of the encoder, if the file keeps them
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -74,6 +75,11 @@ def write_model(path: Path, contents: Contents, restore: Callable[[Contents], ob
         InputError: What would be written could not be loaded again.
 
     """
+    write_atomically(path, loadable(path, contents, restore))
+
+
+def loadable(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> bytes:
+    """Return the bytes of a model file, if it can be loaded again; the arguments are those of `write_model`."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file, such as {path / 'classes.pg'}")
     content = pack(contents)
@@ -81,7 +87,7 @@ def write_model(path: Path, contents: Contents, restore: Callable[[Contents], ob
         restore(unpack(content, path))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{path} was left as it was, since the new file could not be loaded again: {error}") from error
-    write_atomically(path, content)
+    return content
 
 
 def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
@@ -130,6 +136,31 @@ def read_model(path: Path) -> Contents:
     except IsADirectoryError as error:
         raise InputError(f"{path} is a folder, not a model file") from error
     return unpack(content, path)
+
+
+def read_header(path: Path) -> dict[str, str]:
+    """Return the texts in the metadata of a model file, such as its digest, without reading its tensors.
+
+    They are not compared with the tensors: only `read_model` shows that a file is whole.
+
+    Raises:
+        InputError: There is no model file.
+
+    """
+    try:
+        with path.open("rb") as file:
+            length = file.read(8)
+            size = int.from_bytes(length, "little")
+            header = metadata(length + file.read(size if size <= os.fstat(file.fileno()).st_size else 0))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"there is no model file at {path}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder, not a model file") from error
+    except ValueError as error:
+        raise _not_a_model(path, error) from error
+    if header.get("format") != FILE_FORMAT or "digest" not in header:
+        raise InputError(f"{path} is a safetensors file, but not a Protograph classifier: give a file that `fit` made")
+    return header
 
 
 @contextmanager
@@ -181,7 +212,7 @@ def unpack(content: bytes, path: Path) -> Contents:
     try:
         header = metadata(content)
     except ValueError as error:
-        raise InputError(f"{path} is not a model file ({error}): give a file that `fit` made") from error
+        raise _not_a_model(path, error) from error
     if header.get("format") != FILE_FORMAT:
         raise InputError(f"{path} is a safetensors file, but not a Protograph classifier: give a file that `fit` made")
     version = _format_version(header, path)
@@ -236,6 +267,10 @@ def _format_version(header: Mapping[str, str], path: Path) -> int:
             f"{__version__}, which reads versions 1 to {FORMAT_VERSION}: install a newer one"
         )
     return int(text)
+
+
+def _not_a_model(path: Path, error: ValueError) -> InputError:
+    return InputError(f"{path} is not a model file ({error}): give a file that `fit` made")
 
 
 def _damaged(path: Path, error: Exception) -> InputError:

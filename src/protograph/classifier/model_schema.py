@@ -20,6 +20,7 @@ MOST_LAYERS = 64  # of a graph block, and the highest power of an operator
 LARGEST_EDGE = 4096  # pixels, to which an image is resized
 LARGEST_INPUT = 1024  # pixels, of an edge that a network takes
 LARGEST_OPTION = 2**31
+LONGEST_CHANGE = 500  # characters that say what was changed
 FLOATS = (torch.float32, torch.float64)
 
 Finite = Annotated[float, Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
@@ -170,7 +171,24 @@ class EncoderValues(Struct):
     weights: str | None = None
 
 
-class ModelValues(Struct, tag_field="model"):
+class ChangeValues(Struct):
+    """The change that made a file of an earlier one.
+
+    Attributes:
+        number: The number of the change, from 1 on.
+        what: What was changed.
+        when: When, in UTC.
+        after: The digest of the earlier file.
+
+    """
+
+    number: AtLeastOne
+    what: Annotated[str, Meta(max_length=LONGEST_CHANGE)]
+    when: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    after: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
+
+
+class ModelValues(Struct, tag_field="model", kw_only=True):
     """The values that all models have.
 
     Attributes:
@@ -180,6 +198,7 @@ class ModelValues(Struct, tag_field="model"):
         examples: The number of examples of each added class.
         features: The number of features D.
         kept: The number of kept images by class.
+        change: The change that made the file of an earlier one, if any.
 
     """
 
@@ -194,6 +213,7 @@ class ModelValues(Struct, tag_field="model"):
     relations: list[RelationValues]
     encoder: dict[str, Any] | None
     kept: list[tuple[str, Count]]
+    change: ChangeValues | None = None
 
     @property
     def seen(self) -> int:

@@ -18,6 +18,8 @@ from protograph.classifier.labels import as_label
 from protograph.classifier.state import State
 from protograph.relations import ClassHint, parse_hints
 
+MOST_NAMED = 3  # classes that a description of a change names
+
 
 class Teaching(Answering):
     """The methods of a `Classifier` that change what it knows. Each is all or nothing."""
@@ -62,7 +64,8 @@ class Teaching(Answering):
             space = state.copy_space()
             space.add_all(features, hints, self._only_new())
             kept = self._with_features(state.kept, features)
-            self._state = self._settled(state.changed(space, [*state.labels, *labels.values()], kept))
+            settled = self._settled(state.changed(space, [*state.labels, *labels.values()], kept))
+            self._change_to(settled, added({name: len(part) for name, part in features.items()}))
         return self
 
     def add_examples(self, name: Any, examples: Any) -> Self:
@@ -87,7 +90,8 @@ class Teaching(Answering):
             space = state.copy_space()
             space.add_examples(label, features, self._only_new())
             kept = self._with_features(state.kept, {label: features})
-            self._state = self._settled(state.changed(space, state.labels, kept))
+            settled = self._settled(state.changed(space, state.labels, kept))
+            self._change_to(settled, f"added {counted(len(features), 'example')} to '{label}'")
         return self
 
     def remove_class(self, name: Any) -> Self:
@@ -99,7 +103,8 @@ class Teaching(Answering):
             index, space = state.space.index(name), state.copy_space()
             space.remove(name, self._only_new())
             kept = {other: features for other, features in state.kept.items() if other != name}
-            self._state = self._settled(state.changed(space, [*state.labels[:index], *state.labels[index + 1 :]], kept))
+            settled = self._settled(state.changed(space, [*state.labels[:index], *state.labels[index + 1 :]], kept))
+            self._change_to(settled, f"removed '{name}'")
         return self
 
     def rename_class(self, old: Any, new: Any) -> Self:
@@ -113,7 +118,7 @@ class Teaching(Answering):
             labels[space.index(old)] = label
             space.rename(old, str(label))
             kept = {str(label) if name == old else name: features for name, features in state.kept.items()}
-            self._state = state.changed(space, labels, kept)
+            self._change_to(state.changed(space, labels, kept), f"renamed '{old}' to '{label}'")
         return self
 
     def refit(self, progress: Progress | None = None) -> Self:
@@ -136,7 +141,7 @@ class Teaching(Answering):
                 raise InputError(
                     "the features of its images were not kept: fit with keep_features=True (`fit --keep-features`)"
                 )
-            self._state = self._refitted(state, self.unknown, progress or Silent())
+            self._change_to(self._refitted(state, self.unknown, progress or Silent()), "fitted anew")
         return self
 
     def _refitted(self, state: State, rate: float | None, progress: Progress) -> State:
@@ -179,6 +184,19 @@ class Teaching(Answering):
                 f"this classifier {reason}, so it cannot be told how a class relates: fit it with relations, such as wordnet"
             )
         return parse_hints(relations, self.space_.relations)
+
+
+def added(counts: Mapping[str, int]) -> str:
+    """Return what was changed, where classes were added from these numbers of examples."""
+    if len(counts) > MOST_NAMED:
+        return f"added {len(counts)} classes from {counted(sum(counts.values()), 'example')}"
+    parts = [f"'{name}' from {counted(count, 'example') if count else 'relations'}" for name, count in counts.items()]
+    return f"added {' and '.join([', '.join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where there are several."""
+    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
 def all_features_kept(state: State) -> bool:

@@ -17,6 +17,7 @@ from protograph.classifier.explanation import CONSTANT, EARLIER, Heatmap, Neares
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.labels import parse_label
 from protograph.classifier.onnx import export_onnx, write_classes
+from protograph.classifier.teaching import counted
 from protograph.cli.display import ShownProgress, escape, reported, show, visible
 from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
 from protograph.encoders import backbone_title
@@ -482,8 +483,3 @@ def explanation_table(nearest: Sequence[Nearest], image: Path) -> Table:
 
 def _plain(label: Any) -> Any:
     return label.item() if hasattr(label, "item") else label
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where there are several."""
-    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
