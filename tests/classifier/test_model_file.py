@@ -120,6 +120,7 @@ def test_the_file_of_version_0_1_loads() -> None:
         "prior": "uniform",
         "variant": "gcgpn-aux",
         "keep_features": False,
+        "thumbnails": False,
         "refit_up_to": 0,
     }
     assert json.loads(json.dumps(found["parameters"])) == parameters
@@ -302,13 +303,13 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(kept: Path, at: str) -> None:
     assert done.returncode == -signal.SIGKILL
     left = {path.name for path in kept.parent.iterdir()}
     assert ".kept.pg.lock" in left
-    assert len(left) == 3 if at == "before" else 2
+    assert len(left) == (4 if at == "before" else 3)  # with the history and, before it is in its place, the new file
     expected = sorted([*old, "killed"]) if at == "after" else old
     assert Classifier.load(kept).classes_.tolist() == expected
     with Classifier.edit(kept) as known:  # whose lock the dead one held
         known.add_class("next", np.ones((1, D)))
     assert Classifier.load(kept).classes_.tolist() == [*expected, "next"]
-    assert [path.name for path in kept.parent.iterdir()] == ["kept.pg"]
+    assert sorted(path.name for path in kept.parent.iterdir()) == ["kept.pg", "kept.pg.history"]
 
 
 def test_a_change_leaves_the_lock_of_a_file_whose_name_begins_alike_alone(kept: Path) -> None:

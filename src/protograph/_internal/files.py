@@ -126,6 +126,16 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk, so that a power failure does not bring a replaced file back."""
+    with suppress(OSError):  # Windows opens no folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def unfinished(path: Path) -> list[Path]:
     """Return the files beside `path` that `write_atomically` has not moved into place, or never will after a kill."""
     pattern = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(UNFINISHED))

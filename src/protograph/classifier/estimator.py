@@ -26,12 +26,14 @@ from protograph.classifier.fitting import (
 )
 from protograph.classifier.gaussian_fitting import empty_space, fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
-from protograph.classifier.inputs import as_array, as_images, encode_files
+from protograph.classifier.history import Change, history, redo, undo, write_change
+from protograph.classifier.inputs import as_array, as_images, encode_files, readable_images
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array, check_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
 from protograph.classifier.state import State
 from protograph.classifier.teaching import Teaching
+from protograph.classifier.thumbnails import Examples, Thumbnails
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
 from protograph.encoders import Encoder, open_encoder, usual_copies
@@ -69,6 +71,7 @@ class Classifier(Teaching):
             Or a number per class, {label: number}, of which only the ratios count; a class not named counts 1. With a variant,
             "uniform" leaves the logits as its episodes trained them, and a prior moves them as it does in the Gaussian model.
         keep_features: Whether the features of all images are kept, so that `refit` can fit anew.
+        thumbnails: Whether a small JPEG of each example is kept, where there is an encoder, for people to look at.
         refit_up_to: With kept features, up to so many images a change fits anew by itself, where `update` is "all". All
             classes then count as fitted, as if all their images had been there from the start.
         balance: With a variant, whether one bias weighs added classes against seen ones. It is chosen with a model that is
@@ -134,7 +137,11 @@ class Classifier(Teaching):
         else:
             space, bias, threshold = self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
         images = {name: features[rows[class_id]] for class_id, name in enumerate(names)} if self.keep_features else {}
-        return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, bias))
+        thumbnails: dict[str, Thumbnails] = {}
+        if self.thumbnails and (shown := as_images(X)) is not None:
+            made = self._thumbnails(shown, progress)
+            thumbnails = {name: tuple(made[row] for row in rows[class_id]) for class_id, name in enumerate(names)}
+        return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, bias, thumbnails))
 
     def _fit_variant(
         self,
@@ -277,9 +284,38 @@ class Classifier(Teaching):
         check_is_fitted(self)
         return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent(), recursive)
 
-    def save(self, path: Path | str) -> None:
-        """Write the classifier into one file, which is replaced atomically."""
+    def read_examples(
+        self, files: Sequence[Path], skip_bad: bool = False, progress: Progress | None = None
+    ) -> tuple[list[str], Examples]:
+        """Return the names of images, or of vectors, and these as examples of a class, which `add_class` takes.
+
+        Args:
+            files: Images and folders of images; files of features where the classifier was fitted on features.
+            skip_bad: Whether images that cannot be read are left out instead of refused.
+            progress: What shows how far it is.
+
+        Raises:
+            InputError: A file cannot be read, or its vectors have another length than the fitted ones.
+
+        """
+        progress = progress or Silent()
         check_is_fitted(self)
+        if self.encoder_ is None:
+            names, features = self.encode_files(files, skip_bad, progress)
+            return names, Examples(features, (None,) * len(features))
+        images = readable_images(files, skip_bad, progress)
+        return [str(image) for image in images], self.encode_examples(images, progress)
+
+    def save(self, path: Path | str) -> None:
+        """Write the classifier into one file, which is replaced atomically.
+
+        `edit` also keeps the version before, for undo.
+        """
+        check_is_fitted(self)
+        write_model(Path(path), self._contents(), self._restored)
+
+    def _contents(self) -> Contents:
+        """Return what a model file holds of the classifier."""
         state = self._state
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "encoder"}
         if isinstance(self.variant, Variant):
@@ -293,7 +329,7 @@ class Classifier(Teaching):
             "threshold": state.threshold,
             "bias": state.bias,
         }
-        write_model(Path(path), Contents(state.space, self.encoder_, values, state.kept), self._restored)
+        return Contents(state.space, self.encoder_, values, state.kept, state.thumbnails)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -317,22 +353,54 @@ class Classifier(Teaching):
             parameters["prior"] = dict(parameters["prior"])
         loaded = cls(encoder=contents.encoder, **parameters)
         loaded.encoder_, loaded.n_features_in_ = contents.encoder, values["features"]
+        limits = values["threshold"], values["bias"]
         return loaded._begin(
-            State.of(contents.space, values["classes"], values["dtype"], contents.kept, values["threshold"], values["bias"])
+            State.of(contents.space, values["classes"], values["dtype"], contents.kept, *limits, contents.thumbnails)
         )
 
     @classmethod
     @contextmanager
-    def edit(cls, path: Path | str) -> Iterator[Self]:
+    def edit(cls, path: Path | str, change: str | None = None) -> Iterator[Self]:
         """Change a file: `with Classifier.edit("birds.pg") as birds: birds.add_class(...)`.
 
         Other processes that change the file wait. Processes that read it see the old or the new version. After an error the
-        file is unchanged.
+        file is unchanged. The version before is kept in a folder beside the file, for `undo`.
+
+        Args:
+            path: The file.
+            change: What is changed, for the history; by default what the methods that are called do.
+
         """
         with locked(Path(path)):
             classifier = cls.load(path)
             yield classifier
-            classifier.save(path)
+            what = change or "; ".join(classifier._done) or "changed the settings"
+            write_change(Path(path), classifier._contents(), what, cls._restored)
+
+    @staticmethod
+    def history(path: Path | str) -> list[Change]:
+        """Return the changes of a file that can be undone or redone, the newest first."""
+        return history(path)
+
+    @staticmethod
+    def undo(path: Path | str) -> Change:
+        """Take back the last change of a file that `edit` or a verb made, and return it.
+
+        Raises:
+            InputError: There is nothing to undo, or the earlier version is damaged; the file then stays as it is.
+
+        """
+        return undo(path)
+
+    @staticmethod
+    def redo(path: Path | str) -> Change:
+        """Make the change of a file that was undone last once more, and return it.
+
+        Raises:
+            InputError: There is nothing to redo, or the later version is damaged; the file then stays as it is.
+
+        """
+        return redo(path)
 
     def _training_set(self, X: Any, y: Any, progress: Progress) -> tuple[Tensor, Tensor | None, Array]:  # noqa: N803
         """Return features [n, D], those of copies [n, R, D] where images can be augmented, and labels [n]."""

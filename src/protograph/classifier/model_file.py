@@ -1,7 +1,7 @@
 """A classifier in one file: safetensors, with JSON in the metadata and a checksum over all of it. No pickle.
 
 format, version, protograph    the kind of file, the version of its layout, the version of the package that wrote it
-classifier                     JSON: classes, variant, parameters, relations, threshold, bias, encoder
+classifier                     JSON: classes, variant, parameters, relations, threshold, bias, encoder, the change that made it
 digest                         checksum of that JSON and of all tensors
 
 prototypes                     [V, D], updated
@@ -9,13 +9,15 @@ support                        [n, D] examples of all added classes, one after a
 model.*                        of a variant: learned prototypes, operators, graph block, temperature
 gaussian.*                     of the Gaussian model: class means, the spread within classes, the whitening
 kept                           [n, D] features of all images, if they are kept
+thumbnails                     bytes of the thumbnails of examples, one after another, if they are kept
 further.I                      [n, D] examples that fitted classes were given later
 relation.I.*                   similarities of the classes, and small tables of the source
 encoder.*                      weights of the encoder, if the file keeps them
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -33,6 +35,7 @@ from protograph._version import __version__
 from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettings, GaussianSpace, RelationUse
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.model_schema import check_contents, check_size, parse_values
+from protograph.classifier.thumbnails import Thumbnails, check_thumbnail
 from protograph.encoders import Encoder, KeptEncoder, open_encoder
 from protograph.nn.backbones import Centred
 from protograph.nn.whitening import Whitening, WithinSpread
@@ -54,6 +57,7 @@ class Contents:
         encoder: The encoder, or None for a classifier of features.
         values: Plain JSON values.
         kept: The features [n, D] of all images by class, if they are kept.
+        thumbnails: The thumbnails of examples by class, if they are kept.
 
     """
 
@@ -61,6 +65,7 @@ class Contents:
     encoder: Encoder | None
     values: dict[str, Any]
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+    thumbnails: Mapping[str, Thumbnails] = field(default_factory=dict)
 
 
 def write_model(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> None:
@@ -75,6 +80,11 @@ def write_model(path: Path, contents: Contents, restore: Callable[[Contents], ob
         InputError: What would be written could not be loaded again.
 
     """
+    write_atomically(path, loadable(path, contents, restore))
+
+
+def loadable(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> bytes:
+    """Return the bytes of a model file, if it can be loaded again; the arguments are those of `write_model`."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file, such as {path / 'classes.pg'}")
     content = pack(contents)
@@ -82,7 +92,7 @@ def write_model(path: Path, contents: Contents, restore: Callable[[Contents], ob
         restore(unpack(content, path))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{path} was left as it was, since the new file could not be loaded again: {error}") from error
-    write_atomically(path, content)
+    return content
 
 
 def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
@@ -127,6 +137,31 @@ def read_model(path: Path) -> Contents:
     return unpack(read_plain_file(path, "model file", MAX_MODEL_BYTES), path)
 
 
+def read_header(path: Path) -> dict[str, str]:
+    """Return the texts in the metadata of a model file, such as its digest, without reading its tensors.
+
+    They are not compared with the tensors: only `read_model` shows that a file is whole.
+
+    Raises:
+        InputError: There is no model file.
+
+    """
+    try:
+        with path.open("rb") as file:
+            length = file.read(8)
+            size = int.from_bytes(length, "little")
+            header = metadata(length + file.read(size if size <= os.fstat(file.fileno()).st_size else 0))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"there is no model file at {path}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder, not a model file") from error
+    except ValueError as error:
+        raise _not_a_model(path, error) from error
+    if header.get("format") != FILE_FORMAT or "digest" not in header:
+        raise InputError(f"{path} is a safetensors file, but not a Protograph classifier: give a file that `fit` made")
+    return header
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes from changing a model file; remove unfinished files of killed processes."""
@@ -154,6 +189,10 @@ def pack(contents: Contents) -> bytes:
     }
     values["kept"] = [[name, len(features)] for name, features in contents.kept.items()]
     tensors = _model_tensors(space)
+    if contents.thumbnails:
+        values["thumbnails"] = [[name, [len(part or b"") for part in parts]] for name, parts in contents.thumbnails.items()]
+        joined = b"".join(part for parts in contents.thumbnails.values() for part in parts if part)
+        tensors["thumbnails"] = torch.frombuffer(bytearray(joined), dtype=torch.uint8)
     if contents.kept:
         tensors["kept"] = torch.cat(list(contents.kept.values()))
     tensors |= {"prototypes": space.prototypes, "support": torch.cat([space.prototypes[:0], *space.support])}
@@ -176,7 +215,7 @@ def unpack(content: bytes, path: Path) -> Contents:
     try:
         header = metadata(content)
     except ValueError as error:
-        raise InputError(f"{path} is not a model file ({error}): give a file that `fit` made") from error
+        raise _not_a_model(path, error) from error
     if header.get("format") != FILE_FORMAT:
         raise InputError(f"{path} is a safetensors file, but not a Protograph classifier: give a file that `fit` made")
     version = _format_version(header, path)
@@ -198,6 +237,7 @@ def unpack(content: bytes, path: Path) -> Contents:
         counts = dict(values["kept"])
         features = torch.split(tensors["kept"], list(counts.values())) if counts else ()
         images = dict(zip(counts, features, strict=True))
+        thumbnails = dict(_thumbnails(values.get("thumbnails", []), tensors))
         encoder = values["encoder"]
         kept = (
             None
@@ -206,7 +246,7 @@ def unpack(content: bytes, path: Path) -> Contents:
         )
     except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
         raise _damaged(path, error) from error
-    return Contents(space, kept, values, images)
+    return Contents(space, kept, values, images, thumbnails)
 
 
 def upgraded(values: dict[str, Any], version: int) -> dict[str, Any]:
@@ -233,6 +273,10 @@ def _format_version(header: Mapping[str, str], path: Path) -> int:
     return int(text)
 
 
+def _not_a_model(path: Path, error: ValueError) -> InputError:
+    return InputError(f"{path} is not a model file ({error}): give a file that `fit` made")
+
+
 def _damaged(path: Path, error: Exception) -> InputError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return InputError(f"{path} is damaged ({reason}): restore a copy, or fit again")
@@ -244,6 +288,24 @@ def _kept_relations(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
         for index, relation in enumerate(values["relations"])
     ]
     return {relation.label: relation for relation in relations}
+
+
+def _thumbnails(sizes: Sequence[tuple[str, Sequence[int]]], tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Thumbnails]]:
+    """Yield the thumbnails of each class from the bytes of all.
+
+    Raises:
+        ValueError: One is no JPEG, or too large.
+
+    """
+    content = tensors["thumbnails"].numpy().tobytes() if sizes else b""
+    end = 0
+    for name, lengths in sizes:
+        parts: list[bytes | None] = []
+        for length in lengths:
+            parts.append(content[end : end + length] or None)
+            check_thumbnail(parts[-1])
+            end += length
+        yield name, tuple(parts)
 
 
 def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GaussianSpace:
