@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import followed, read_plain_file, unfinished, write_atomically
+from protograph._internal.files import check_plain_file, followed, read_plain_file, unfinished, write_atomically
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import CLASSIFIER_PARAMETERS, renamed
 from protograph._internal.sealed import metadata, seal, unseal, with_prefix
@@ -146,15 +146,12 @@ def read_header(path: Path) -> dict[str, str]:
         InputError: There is no model file.
 
     """
+    check_plain_file(path, "model file", MAX_MODEL_BYTES)
     try:
         with path.open("rb") as file:
             length = file.read(8)
             size = int.from_bytes(length, "little")
             header = metadata(length + file.read(size if size <= os.fstat(file.fileno()).st_size else 0))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"there is no model file at {path}") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder, not a model file") from error
     except ValueError as error:
         raise _not_a_model(path, error) from error
     if header.get("format") != FILE_FORMAT or "digest" not in header:

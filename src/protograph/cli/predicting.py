@@ -8,9 +8,10 @@ import typer
 from rich.table import Table
 
 import protograph as pg
+from protograph._internal.wording import counted
 from protograph.classifier.answer_file import Answer
 from protograph.classifier.bulk import BulkResult, answers_of, predict_files
-from protograph.cli.classifier import Model, counted, tell
+from protograph.cli.classifier import Model, tell
 from protograph.cli.display import ShownProgress, escape, reported, show
 from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
 
