@@ -41,6 +41,7 @@ from protograph.variants import OPERATORS, Op, Variant, build
 
 FILE_FORMAT = "protograph-classifier"
 FORMAT_VERSION = 3  # of the files this code writes; it reads every version from 1 on
+TABLES = ("offsets", "sharpness", "limits")  # settings by the number of examples
 WAIT = 60.0  # seconds that a change waits for one of another process
 
 
@@ -89,7 +90,7 @@ def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
     if isinstance(space, JointSpace):
         return {"model": "variant", "variant": asdict(space.variant)}
     settings = asdict(space.settings)
-    for table in ("limits", "sharpness"):
+    for table in TABLES:
         settings[table] = [[count, value] for count, value in settings[table].items()]
     return {
         "model": "gaussian",
@@ -255,8 +256,8 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
     chosen = dict(values["settings"])
     use = dict(chosen.pop("relations"))
     use["labels"] = tuple(use["labels"])
-    for table in ("limits", "sharpness"):
-        chosen[table] = {int(count): value for count, value in chosen[table]}
+    for table in TABLES:
+        chosen[table] = {int(count): value for count, value in chosen.get(table, [])}
     settings = GaussianSettings(**chosen, relations=RelationUse(**use))
     parts, spread = with_prefix(tensors, "gaussian."), values["spread"]
     fitted = ClassStatistics(
