@@ -35,7 +35,7 @@ POWERS = (1.0, 0.5)
 STRENGTHS = (0.25, 1.0, 4.0, 16.0)  # candidates, in multiples of the number of features
 USUAL = 4.0  # the multiple where too few images choose one
 NEW_SHOTS = (1, 2, 5, 10)  # of classes that act as new
-NEW_SHARES = (1 / 2, 1 / 4, 1 / 4)  # of the classes act as new in each fold, every class once
+NEW_SHARES = (1 / 3, 1 / 3, 1 / 3)  # of the classes act as new in each fold, every class once
 RIDGES = (0.003, 0.03, 0.3)
 FEWEST_CLASSES, FEWEST_IMAGES = 4, 4  # that choose settings: so many classes with so many images
 MOST_CLASSES, MOST_IMAGES = 200, 40  # that choose settings
@@ -173,7 +173,7 @@ def choose_settings(
 ) -> GaussianSettings:
     """Return the settings with the best accuracy about held-out images; the usual ones where images are too few.
 
-    Classes act as new from 1, 2, 5 and 10 examples, half of the classes at a time and then a quarter. Among powers and
+    Classes act as new from 1, 2, 5 and 10 examples, a third of the classes at a time. Among powers and
     strengths of the shrinkage, the most right answers decide; the values of the classifier have the least cross-entropy.
     """
     usual = usual_settings(features.shape[1], relations)
