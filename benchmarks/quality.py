@@ -54,7 +54,9 @@ OURS, OURS_RELATED = "ours", "ours with attributes"
 FEWEST_RELATED = 30  # fitted classes, from which on relations are measured
 PROBABLE = ("logistic regression", "linear discriminant")  # rules whose scores are logarithms of probabilities
 PORTION = 5  # cells of a simple rule that a process takes at once
+UNKNOWN = ("novel alone", "false alarms, fitted", "false alarms, added")
 RATE = 0.05  # of false alarms
+BIRDS_SHOTS = 5  # examples with which simple rules are measured on all of CUB
 IMAGES_OF_CLASS = TRAINING_IMAGES + ASKED_IMAGES  # of a dataset without parts of its own, at most
 LETTERS = 40  # of a class, at most
 ENCODERS = {"conv4": ("conv4", None), "lite0-128": ("efficientnet-lite0", 128), "lite0-224": ("efficientnet-lite0", 224)}
@@ -503,9 +505,38 @@ def birds(pool: Pool, draws: int) -> tuple[list[dict[str, Any]], list[dict[str, 
         )
         for shots in (0, *SHOTS) if relation is not None else SHOTS:
             results = [added_birds(pool, fitted, seen, shots, draw_number) for draw_number in range(draws)]
-            mean = {key: float(np.mean([result[key] for result in results])) for key in results[0]}
-            grown.append({"classes": f"50 added from {shots}{title}", **mean})
+            grown.append({"classes": f"50 added from {shots}{title}", **means_of(results)})
+    for name in RULES:
+        results = [birds_by_rule(pool, name, BIRDS_SHOTS, draw_number) for draw_number in range(draws)]
+        grown.append({"classes": f"50 added from {BIRDS_SHOTS}, {name}", **means_of(results)})
     return alone, grown
+
+
+def means_of(results: Sequence[dict[str, float]]) -> dict[str, float | None]:
+    """Means over draws of what all of them measured, in the order of MEASURES and UNKNOWN."""
+    return {key: fmean(row[key] for row in results) if key in results[0] else None for key in (*MEASURES, *UNKNOWN)}
+
+
+def birds_by_rule(pool: Pool, rule: str, shots: int, draw_number: int) -> dict[str, float]:
+    """Measures of a simple rule on all of CUB, with the novel classes from so many examples."""
+    old, new = sorted(pool.fit), sorted(pool.add)
+    order = birds_order(pool, draw_number)
+    parts = [
+        [pool.fit[name] for name in old],
+        [order[name][:shots] for name in new],
+        [*(pool.ask[name] for name in old), *(order[name][shots:] for name in new)],
+    ]
+    starts, tensors = (0, len(old), 0), []
+    for rows, start in zip(parts, starts, strict=True):
+        labels = np.repeat(start + np.arange(len(rows)), [len(part) for part in rows])
+        tensors.append((pool.features[np.concatenate(rows)], torch.tensor(labels)))
+    return rule_measures(rule, Draw((pool.name, len(old), -1), [*old, *new], len(old), *tensors))
+
+
+def birds_order(pool: Pool, draw_number: int) -> dict[str, np.ndarray]:
+    """The novel classes' images, of which the first are examples."""
+    generator = np.random.default_rng([draw_number, 1])
+    return {name: generator.permutation(pool.add[name]) for name in sorted(pool.add)}
 
 
 def shown_auroc(known: Tensor, unknown: Tensor) -> float:
@@ -545,18 +576,17 @@ def kept_birds(pool: Pool, draws: int, path: Path) -> list[Section]:
     ]
 
 
-def number_of(text: str) -> float | str:
+def number_of(text: str) -> float | str | None:
     try:
-        return float(text)
+        return float(text) if text else None
     except ValueError:
         return text
 
 
 def added_birds(pool: Pool, fitted: Classifier, seen: tuple[Tensor, Tensor], shots: int, draw_number: int) -> dict[str, float]:
     """Measures of all classes after the novel ones were added from so many examples, with those of novel ones alone."""
-    generator = np.random.default_rng([draw_number, 1])
     known, new, old = copy.deepcopy(fitted), sorted(pool.add), len(pool.fit)
-    order = {name: generator.permutation(pool.add[name]) for name in new}
+    order = birds_order(pool, draw_number)
     known.add_classes({name: pool.features[order[name][:shots]].numpy() for name in new})
     rows = np.concatenate([order[name][shots:] for name in new])
     targets = torch.tensor(np.repeat(old + np.arange(len(new)), [len(order[name]) - shots for name in new]))

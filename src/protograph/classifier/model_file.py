@@ -217,6 +217,7 @@ def unpack(content: bytes, path: Path) -> Contents:
 
 def upgraded(values: dict[str, Any], version: int) -> dict[str, Any]:
     """Return the JSON of a file of any known version in the layout of today's."""
+    values["parameters"].pop("balance", None)  # what it chose is kept as the bias
     if version < 2:  # `rate` became `learning_rate`
         values["parameters"] = renamed(values["parameters"], CLASSIFIER_PARAMETERS)
     if version < 3:  # all of them were trained variants, whether the user had named one or not

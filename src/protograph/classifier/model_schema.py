@@ -79,7 +79,6 @@ class ParameterValues(Struct):
     unknown: Share | None = None
     prior: Literal["uniform", "half"] | list[tuple[Label, Positive]] = "uniform"
     keep_features: bool = False
-    balance: bool = False
     copies: Count | None = None
     steps: Count | None = None
     learning_rate: Positive = 0.2

@@ -25,7 +25,7 @@ class State:
         order: For each label in sorted order, its index in the space.
         kept: The features of all images by class name, if they are kept.
         threshold: The calibrated threshold on likeness, or None.
-        bias: The calibrated bias on added classes, or 0.
+        bias: What is added to the logits of added classes; other than 0 only in files of earlier versions.
 
     """
 
