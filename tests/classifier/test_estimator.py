@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from classifier.test_gaussian_space import agree, pair
+from classifier.test_gaussian_space import NaiveGaussian, agree, pair
 from kept import DENSE, NAMES, SPARSE, D, NaiveSpace, blobs, fitted
 from protograph import Classifier, EdgeRelation, MatrixRelation, UnicodeRelation
 from protograph._internal.errors import InputError
@@ -153,7 +153,7 @@ class KeptGaussian(RuleBasedStateMachine):
 
     @initialize(related=st.booleans(), seed=st.integers(0, 2**16))
     def begin(self, related: bool, seed: int) -> None:
-        self.known, self.naive = pair(relations=DENSE if related else None)
+        self.known, self.naive = pair(relations=DENSE if related else None, keep_features=True)
         self.related, self.generator = related, np.random.default_rng(seed)
 
     def images(self, count: int) -> Any:
@@ -187,29 +187,32 @@ class KeptGaussian(RuleBasedStateMachine):
         group = self.naive.added if name in self.naive.added else self.naive.later
         group[name] = np.concatenate([group.get(name, images[:0]), images])
 
-    @precondition(lambda self: self.naive.added)
+    @precondition(lambda self: len(self.naive.fitted) > 3)
     @rule(data=st.data())
     def remove(self, data: Any) -> None:
-        name = data.draw(st.sampled_from(list(self.naive.added)))
+        name = data.draw(st.sampled_from(self.naive.names()))
         self.known.remove_class(name)
-        del self.naive.added[name]
-        if self.related:
-            self.naive.similar.pop(name, None)
+        self.naive.remove(name)
 
-    @precondition(lambda self: self.naive.added)
     @rule(data=st.data())
     def rename(self, data: Any) -> None:
-        old = data.draw(st.sampled_from(list(self.naive.added)))
+        old = data.draw(st.sampled_from(self.naive.names()))
         new = data.draw(st.sampled_from([name for name in ("x", "a longer name", *NEW) if name not in self.naive.names()]))
         self.known.rename_class(old, new)
-        self.naive.added = {new if name == old else name: images for name, images in self.naive.added.items()}
-        if self.related and old in self.naive.similar:
-            self.naive.similar[new] = self.naive.similar.pop(old)
+        self.naive.rename(old, new)
+
+    @precondition(lambda self: not self.related)  # relations between classes added together are not of the naive model
+    @rule()
+    def refit(self) -> None:
+        self.known.refit()
+        images = self.naive.fitted | self.naive.added
+        images |= {name: np.concatenate([images[name], later]) for name, later in self.naive.later.items()}
+        self.naive = NaiveGaussian(self.known.space_.settings, {name: images[name] for name in sorted(images)})
 
     @rule()
     def fail(self) -> None:
         with pytest.raises(InputError, match="already"):
-            self.known.add_classes({"one more": self.images(1), "a": self.images(1)})
+            self.known.add_classes({"one more": self.images(1), self.naive.names()[0]: self.images(1)})
 
     @rule()
     def save_and_load(self) -> None:
@@ -222,7 +225,7 @@ class KeptGaussian(RuleBasedStateMachine):
 
 
 KeptGaussian.TestCase.settings = settings(
-    max_examples=12, stateful_step_count=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 test_sequences_of_changes_of_the_gaussian_model_agree_with_a_naive_one = KeptGaussian.TestCase
 test_sequences_of_changes_of_the_gaussian_model_agree_with_a_naive_one.pytestmark = [pytest.mark.slow]
