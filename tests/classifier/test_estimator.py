@@ -225,7 +225,7 @@ class KeptGaussian(RuleBasedStateMachine):
 
 
 KeptGaussian.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=12, stateful_step_count=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 test_sequences_of_changes_of_the_gaussian_model_agree_with_a_naive_one = KeptGaussian.TestCase
 test_sequences_of_changes_of_the_gaussian_model_agree_with_a_naive_one.pytestmark = [pytest.mark.slow]
