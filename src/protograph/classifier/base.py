@@ -49,7 +49,6 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         keep_features: bool = False,
         thumbnails: bool = False,
         refit_up_to: int = 0,
-        balance: bool = False,
         shots: tuple[int, int] = (1, 5),
         copies: int | None = None,
         steps: int | None = None,
@@ -65,7 +64,6 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.keep_features = keep_features
         self.thumbnails = thumbnails
         self.refit_up_to = refit_up_to
-        self.balance = balance
         self.shots = shots
         self.copies = copies
         self.steps = steps
@@ -109,13 +107,12 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_gaussian(self) -> None:
         """Raise an `InputError` if a parameter is set that only the training of a variant uses."""
-        usual: dict[str, Any] = {"balance": False, "shots": (1, 5), "steps": None, "learning_rate": 0.2}
+        usual: dict[str, Any] = {"shots": (1, 5), "steps": None, "learning_rate": 0.2}
         if self.copies:
             raise InputError("copies belongs to the training of a variant: leave it out, or name one, such as gcgpn-aux")
         for name, value in usual.items():
             if getattr(self, name) != value:
-                way_out = "use prior" if name == "balance" else "name one, such as gcgpn-aux"
-                raise InputError(f"{name} belongs to the training of a variant: leave it out, or {way_out}")
+                raise InputError(f"{name} belongs to the training of a variant: leave it out, or name one, such as gcgpn-aux")
 
     def _check_names(self, names: Sequence[str]) -> None:
         if self.unknown is not None and str(self.unknown_label) in names:
@@ -187,7 +184,7 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def bias_(self) -> float:
-        """The calibrated bias on added classes, or 0."""
+        """What is added to the logits of added classes; other than 0 only in files of earlier versions."""
         return self._state.bias
 
     @bias_.setter

@@ -37,7 +37,7 @@ from protograph.classifier.thumbnails import Examples, Thumbnails
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
 from protograph.encoders import Encoder, open_encoder, usual_copies
-from protograph.evaluation.metrics import EvaluationSizes, choose_bias, extract
+from protograph.evaluation.metrics import extract
 from protograph.evaluation.unknown import false_alarm_threshold
 from protograph.nn.backbones import Centred
 from protograph.relations import KeptRelation, keep_relations
@@ -74,9 +74,6 @@ class Classifier(Teaching):
         thumbnails: Whether a small JPEG of each example is kept, where there is an encoder, for people to look at.
         refit_up_to: With kept features, up to so many images a change fits anew by itself, where `update` is "all". All
             classes then count as fitted, as if all their images had been there from the start.
-        balance: With a variant, whether one bias weighs added classes against seen ones. It is chosen with a model that is
-            fitted first without a fifth of the classes, which are new to it. Where other numbers of classes are added, a
-            `prior` serves better, and needs no second fit.
         shots: With a variant, the fewest and the most examples of a class acting as new.
         copies: With a variant, the number of augmented copies of each image to train on, where there is an encoder. The
             default is 4 for networks of this package, and 0 for those trained on more images, which copies do not help.
@@ -89,7 +86,7 @@ class Classifier(Teaching):
         classes_: The labels of all classes, sorted.
         prototypes_: The prototypes [V, D] of these classes.
         threshold_: The calibrated threshold on likeness, or None.
-        bias_: The calibrated bias on added classes, or 0.
+        bias_: What is added to the logits of added classes; other than 0 only in files of earlier versions.
         kept_: The features of all images by class name, if they are kept.
         order_: For each of `classes_`, its index in the joint space, whose fitted classes come first.
 
@@ -132,16 +129,16 @@ class Classifier(Teaching):
             rows[class_id].append(row)
         space: JointSpace | GaussianSpace
         if self.variant is None:
-            space, bias = fit_space(features, rows, names, kept, self.unknown, self.seed, progress), 0.0
+            space = fit_space(features, rows, names, kept, self.unknown, self.seed, progress)
             threshold = None if self.unknown is None else space.settings.limits[FITTED]
         else:
-            space, bias, threshold = self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
+            space, threshold = self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
         images = {name: features[rows[class_id]] for class_id, name in enumerate(names)} if self.keep_features else {}
         thumbnails: dict[str, Thumbnails] = {}
         if self.thumbnails and (shown := as_images(X)) is not None:
             made = self._thumbnails(shown, progress)
             thumbnails = {name: tuple(made[row] for row in rows[class_id]) for class_id, name in enumerate(names)}
-        return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, bias, thumbnails))
+        return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, thumbnails=thumbnails))
 
     def _fit_variant(
         self,
@@ -152,8 +149,8 @@ class Classifier(Teaching):
         names: Sequence[str],
         kept: Mapping[str, KeptRelation],
         progress: Progress,
-    ) -> tuple[JointSpace, float, float | None]:
-        """Train a variant on features [n, D] with copies [n, R, D], by class, and return its space, bias and threshold."""
+    ) -> tuple[JointSpace, float | None]:
+        """Train a variant on features [n, D] with copies [n, R, D], by class, and return its space and threshold."""
         recipe = fitting_recipe(len(names), self.steps, self.learning_rate)
         variant = choose_variant(named, bool(kept))
         held_out: dict[int, list[int]] = {}
@@ -162,9 +159,8 @@ class Classifier(Teaching):
         similarities = {label: relation.similarities for label, relation in kept.items()}
         shots = cast(tuple[int, int], tuple(self.shots))
         fit, store = Fit(variant, similarities, recipe, self.steps != 0, shots, self.seed), FeatureStore(features, copies)
-        bias = fit.bias(store, rows, progress) if self.balance else 0.0
         space = JointSpace(fit.model(store, rows, progress), variant, names, kept)
-        return space, bias, self._threshold(space, features[[row for images in held_out.values() for row in images]])
+        return space, self._threshold(space, features[[row for images in held_out.values() for row in images]])
 
     @classmethod
     def empty(
@@ -219,8 +215,7 @@ class Classifier(Teaching):
             run: The run, or its folder.
             dataset: The dataset it was trained on.
             progress: What shows how far the calibration is.
-            parameters: Parameters of the classifier. `unknown` and `balance` are calibrated on the dataset's validation
-                images and classes.
+            parameters: Parameters of the classifier. `unknown` is calibrated on the dataset's validation images.
 
         Raises:
             InputError: The run has no cosine classifier, or belongs to another dataset.
@@ -233,9 +228,6 @@ class Classifier(Teaching):
         classifier.check(names)
         model, classifier.encoder_ = open_run(run, dataset)
         classifier.encoder = classifier.encoder_
-        recipe = config.recipe
-        sizes = EvaluationSizes(config.shots, recipe.ways, recipe.test_queries, recipe.validation_episodes)
-        bias = choose_bias(model, dataset, sizes, progress) if classifier.balance else 0.0
         held_out, rows = torch.zeros(0, model.prototypes.shape[1]), dataset.seen_validation.all_images()
         if isinstance(dataset.store, FeatureStore):
             held_out = dataset.store.features[rows]  # which the model's own backbone centres
@@ -246,7 +238,7 @@ class Classifier(Teaching):
         classifier.n_features_in_ = held_out.shape[1]
         space = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
         threshold = classifier._threshold(space, held_out)
-        return classifier._begin(State.of(space, list(names), np.array(names).dtype.str, {}, threshold, bias))
+        return classifier._begin(State.of(space, list(names), np.array(names).dtype.str, {}, threshold))
 
     def add_held_out(self, dataset: Dataset, root: Path, progress: Progress | None = None) -> Self:
         """Add the novel classes of a dataset of image files from all their images.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph.classifier.naming import check_known, check_new_name, class_index
-from protograph.nn.classify import GaussianClassifier
+from protograph.nn.classify import GaussianClassifier, tempering
 from protograph.nn.operators import mapped_weights
 from protograph.nn.whitening import Whitening, WithinSpread
 from protograph.relations import ClassHint, KeptRelation
@@ -58,8 +58,11 @@ class GaussianSettings:
         dimensions: The dimensions in which an uncertain mean costs density.
         widening: By how much an uncertain mean widens the spread of a class.
         relations: How relations are used.
+        offsets: What is added to the logit of an added class, by the number of its examples; to that of a fitted one, nothing.
         sharpness: By what logits are multiplied so that probabilities are right, by the number of examples of added classes;
             `FITTED` is where all classes are fitted.
+        tempering: By which power of their range logits become milder.
+        usual_range: The range of logits that become neither milder nor sharper.
         growth: The power of the degrees of freedom of the whitening by which sharpness grows.
         limits: The likeness that the chosen share of held-out images falls below, by the number of examples of a class;
             `FITTED` is that of fitted classes. Empty where no rate was chosen.
@@ -74,7 +77,10 @@ class GaussianSettings:
     dimensions: float = 25.0
     widening: float = 1.0
     relations: RelationUse = field(default_factory=lambda: RelationUse(()))
+    offsets: Mapping[int, float] = field(default_factory=dict)
     sharpness: Mapping[int, float] = field(default_factory=dict)
+    tempering: float = 0.0
+    usual_range: float = 1.0
     growth: float = 0.0
     limits: Mapping[int, float] = field(default_factory=dict)
     accuracy: float | None = None
@@ -82,6 +88,10 @@ class GaussianSettings:
     def limit(self, count: int) -> float:
         """Return the limit on likeness for a class added from so many examples, between those of the table."""
         return between(self.limits, count) if self.limits else 0.0
+
+    def offset(self, count: int) -> float:
+        """Return what is added to the logit of a class added from so many examples; with more of them, less."""
+        return between(self.offsets, count) if self.offsets else 0.0
 
     def sharpness_of(self, seen: int, added: Sequence[int], gain: float = 1.0) -> float:
         """Return by what logits are multiplied where classes were added from so many examples to S fitted ones.
@@ -102,6 +112,10 @@ class GaussianSettings:
         mixed = sum(math.log(between(self.sharpness, count)) for count in added) / len(added)
         share = min(LARGEST_SHARE, len(added) / (seen + len(added))) / MEASURED_SHARE
         return math.exp((1 - share) * alone + share * mixed + self.growth * math.log(gain))
+
+    def tempered(self, logits: Tensor) -> Tensor:
+        """Return logits [n, V] with their sharpness as probabilities need them; the order of an image's classes stays."""
+        return logits * tempering(logits, self.usual_range, self.tempering) if self.tempering else logits
 
     def classifier(self) -> GaussianClassifier:
         """Return the classifier with these values."""
@@ -422,9 +436,20 @@ class GaussianSpace:
         """Return the share of a class's examples in its prototype."""
         return self.examples(row) / self.precision(row)
 
-    def relation_offset(self, row: int, share: float) -> float:
-        """Return what relations add to the logit of a class in whose prototype its examples have this share."""
-        return self.settings.relations.offset * (1 - share) if self.predicted(row) else 0.0
+    def offset(self, row: int, examples: int) -> float:
+        """Return what is added to the logit of a class, had it so many examples: for their number, and for its relations."""
+        if row < self.seen:
+            return 0.0
+        offset = self.settings.offset(examples)
+        if self.predicted(row):
+            kappa = self.settings.relations.kappa
+            offset += self.settings.relations.offset * kappa / (examples + kappa)
+        return offset
+
+    def offsets(self) -> Tensor:
+        """Return what is added to the logits of classes [V]."""
+        rows = range(len(self.names))
+        return torch.tensor([self.offset(row, self.examples(row)) for row in rows], dtype=torch.float64)
 
     def factor(self, row: int) -> float:
         """Return by how much the product of a class's prototype and u counts in its logit, halved."""
@@ -458,8 +483,7 @@ class GaussianSpace:
         if self._linear is None:
             rows = range(len(self.names))
             precisions = torch.tensor([self.precision(row) for row in rows], dtype=torch.float64)
-            offsets = torch.tensor([self.relation_offset(row, self.own_share(row)) for row in rows], dtype=torch.float64)
-            weights, biases = self.classifier.linear(self.prototypes.double(), precisions, offsets)
+            weights, biases = self.classifier.linear(self.prototypes.double(), precisions, self.offsets())
             weights, biases = self.sharpness * weights, self.sharpness * biases
             exact = len(self.names) <= MOST_IN_DOUBLE
             self._linear = (weights, biases) if exact else (weights.float(), biases.float())
@@ -485,13 +509,13 @@ class GaussianSpace:
         return self.settings.limits.get(FITTED, 0.0) - self.settings.limit(count)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Return the logits [n, V] of features [n, D] with equal priors."""
+        """Return the logits [n, V] of features [n, D] with equal priors, before they are tempered."""
         weights, biases = self.linear()
         return torch.addmm(biases, self.whitening.embed(features).to(weights), weights.T)
 
     def logits(self, features: Tensor, offsets: Tensor | float = 0.0) -> Tensor:
         """Return the logits [n, V] of features [n, D], with offsets [V] such as logarithms of priors."""
-        return self.scores(features) + offsets
+        return self.settings.tempered(self.scores(features) + offsets)
 
     def likeness(self, features: Tensor) -> Tensor:
         """Return how like some class each image is [n]: its largest logit by `limits`, whatever priors and sharpness."""

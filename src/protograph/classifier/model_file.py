@@ -45,6 +45,7 @@ from protograph.variants import OPERATORS, Op, Variant, build
 FILE_FORMAT = "protograph-classifier"
 FORMAT_VERSION = 3  # of the files this code writes; it reads every version from 1 on
 MAX_MODEL_BYTES = 16_000_000_000  # of a file; the largest encoders that are kept in one have a tenth
+TABLES = ("offsets", "sharpness", "limits")  # settings by the number of examples
 WAIT = 60.0  # seconds that a change waits for one of another process
 
 
@@ -100,7 +101,7 @@ def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
     if isinstance(space, JointSpace):
         return {"model": "variant", "variant": asdict(space.variant)}
     settings = asdict(space.settings)
-    for table in ("limits", "sharpness"):
+    for table in TABLES:
         settings[table] = [[count, value] for count, value in settings[table].items()]
     return {
         "model": "gaussian",
@@ -248,6 +249,7 @@ def unpack(content: bytes, path: Path) -> Contents:
 
 def upgraded(values: dict[str, Any], version: int) -> dict[str, Any]:
     """Return the JSON of a file of any known version in the layout of today's."""
+    values["parameters"].pop("balance", None)  # what it chose is kept as the bias
     if version < 2:  # `rate` became `learning_rate`
         values["parameters"] = renamed(values["parameters"], CLASSIFIER_PARAMETERS)
     if version < 3:  # all of them were trained variants, whether the user had named one or not
@@ -309,8 +311,8 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
     chosen = dict(values["settings"])
     use = dict(chosen.pop("relations"))
     use["labels"] = tuple(use["labels"])
-    for table in ("limits", "sharpness"):
-        chosen[table] = {int(count): value for count, value in chosen[table]}
+    for table in TABLES:
+        chosen[table] = {int(count): value for count, value in chosen.get(table, [])}
     settings = GaussianSettings(**chosen, relations=RelationUse(**use))
     parts, spread = with_prefix(tensors, "gaussian."), values["spread"]
     fitted = ClassStatistics(

@@ -84,7 +84,6 @@ class ParameterValues(Struct):
     keep_features: bool = False
     thumbnails: bool = False
     refit_up_to: Count = 0
-    balance: bool = False
     copies: Count | None = None
     steps: Count | None = None
     learning_rate: Positive = 0.2
@@ -114,6 +113,9 @@ class SettingsValues(Struct):
     growth: Finite
     limits: list[tuple[Count, Finite]]
     accuracy: Share | None
+    offsets: list[tuple[Count, Finite]] = []
+    tempering: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    usual_range: Positive = 1.0
 
 
 class SpreadValues(Struct):
@@ -386,7 +388,7 @@ def _check_gaussian(model: GaussianValues, labels: set[str]) -> None:
         raise ValueError("it has further examples of a class twice")
     if strangers := set(model.settings.relations.labels) - labels:
         raise ValueError(f"it uses relation '{min(strangers)}', which it does not have")
-    for table in (model.settings.sharpness, model.settings.limits):
+    for table in (model.settings.offsets, model.settings.sharpness, model.settings.limits):
         if table and not any(count == 0 for count, _ in table):
             raise ValueError("a table by the number of examples has no value for fitted classes")
 

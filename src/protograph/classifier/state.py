@@ -27,7 +27,7 @@ class State:
         kept: The features of all images by class name, if they are kept.
         thumbnails: The thumbnails of examples by class name, in their order, of the classes that have some.
         threshold: The calibrated threshold on likeness, or None.
-        bias: The calibrated bias on added classes, or 0.
+        bias: What is added to the logits of added classes; other than 0 only in files of earlier versions.
 
     """
 

@@ -152,9 +152,6 @@ def fit_command(
             "later. The output says how large they are.",
         ),
     ] = False,
-    balance: Annotated[
-        bool, typer.Option("--balance", help="With --variant, weigh added classes against these, by some of them held out.")
-    ] = False,
     change: Annotated[
         list[str] | None,
         typer.Option(
@@ -183,7 +180,7 @@ def fit_command(
     check_out(out)
     plugins = load_plugins(plugin)
     progress = ShownProgress(quiet=as_json)
-    settings: dict[str, Any] = {"variant": variant, "update": update, "unknown": unknown, "balance": balance, "seed": seed}
+    settings: dict[str, Any] = {"variant": variant, "update": update, "unknown": unknown, "seed": seed}
     settings |= {"prior": parse_prior(prior), "keep_features": keep_features, "thumbnails": thumbnails}
     if change and not train_backbone:
         raise InputError(f"--set {change[0]} would be ignored without --train-backbone: leave it out")
