@@ -227,7 +227,7 @@ def test_several_workers_give_what_one_gives(encoder: ImageEncoder) -> None:
 def test_fewer_large_images_are_passed_together(encoder: ImageEncoder, size: int, count: int) -> None:
     other = copy.copy(encoder)
     other.preparation = Preparation((3, size, size), encoder.preparation.mean, encoder.preparation.std, size)
-    assert other._batch_size() == count
+    assert other.batch_size() == count
 
 
 def test_where_a_score_comes_from_adds_up(encoder: ImageEncoder) -> None:
