@@ -52,4 +52,5 @@ def _kind(schema: dict[str, Any]) -> str:
         return "file"
     if schema.get("type") == "array":
         return f"{_kind(schema['items'])}, several"
-    return {"string": "text", "integer": "whole number", "object": "object"}.get(schema.get("type", ""), schema.get("type", ""))
+    kind = str(schema.get("type", ""))
+    return {"string": "text", "integer": "whole number"}.get(kind, kind)

@@ -137,7 +137,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """Take the signals that mean stop, and do not raise them again once the server has stopped."""
         kinds = (signal.SIGINT, signal.SIGTERM)
         usual = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}

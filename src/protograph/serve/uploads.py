@@ -127,7 +127,8 @@ class _Reader:
         self.portions: list[bytes] = []
         self.header_name = self.header_value = b""
         self.disposition = b""
-        self.name, self.file_name = "", None
+        self.name = ""
+        self.file_name: str | None = None
 
     def add_header_name(self, data: bytes, start: int, end: int) -> None:
         self.header_name += data[start:end]
@@ -145,7 +146,6 @@ class _Reader:
 
         _, options = parse_options_header(self.disposition)
         self.name = options.get(b"name", b"").decode("utf-8", "replace")
-        self.file_name: str | None = None
         if b"filename" in options:
             self.file_name = shown_file(options[b"filename"].decode("utf-8", "replace"))
             if self.name != self.files:
