@@ -100,6 +100,7 @@ def serve_command(
     application = Application.of(model, limits)
     link = place.link(bound.getsockname()[1], token)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would tell of each form that cannot be read
     if log:
         logging.getLogger("protograph.serve").setLevel(logging.INFO)
 

@@ -1,6 +1,7 @@
 """Who may ask what: hosts, tokens, origins, and the headers that tell a browser what a page may do."""
 
 import hmac
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from protograph._internal.errors import InputError
 from protograph.serve.refusals import Refusal
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+HOST = re.compile(r"(\[[0-9a-f:.]*\]|[^:\[\]]*)(?::\d*)?")  # a name or an address, and a port
 SHORTEST_TOKEN = 16  # characters
 SAFE = ("GET", "HEAD")
 ASKS = frozenset(("/api/predict", "/api/explain"))  # they change nothing, though they are posted
@@ -121,8 +123,8 @@ def check_token(token: str) -> None:
 def host_name(header: bytes) -> str:
     """Return the name in a Host header, in lower case and without its port."""
     text = header.decode("latin-1").lower()
-    name, bracket, _ = text.partition("]")
-    return name + bracket if bracket else text.rpartition(":")[0] or text
+    match = HOST.fullmatch(text)
+    return match[1] if match else text
 
 
 def as_host(address: str) -> str:

@@ -22,6 +22,7 @@ from protograph.serve.application import Application, application_of
 from protograph.serve.guard import DEFECT, App, Guard
 from protograph.serve.metrics import MEDIA_TYPE
 from protograph.serve.refusals import Json, Refusal
+from protograph.serve.uploads import shown
 
 PAGE = Path(__file__).parent / "page"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -153,8 +154,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """Answer what a client sent that does not fit, with the first thing that is wrong."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    names = [str(part) for part in first["loc"] if part not in ("body", "query")]
-    where = f"'{names[0]}'" if names else "the body"
+    names = [part for part in first["loc"] if part not in ("body", "query")]
+    if not names or isinstance(names[0], int):  # the place at which JSON ends to be JSON
+        return Refusal(400, "the body is no JSON object: send one, as application/json").answer()
+    where = f"'{shown(names[0])}'"
     if first["type"] == "missing":
         return Refusal(400, f"{where} is missing: send it").answer()
     if first["type"] == "extra_forbidden":

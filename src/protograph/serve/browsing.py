@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from protograph._internal.errors import InputError
+from protograph.classifier import history as file_history
 from protograph.classifier.labels import parse_label
 from protograph.serve import answers, pending
 from protograph.serve.application import application_of
@@ -21,7 +22,7 @@ async def model(request: Request) -> Json:
     """Tell what the model file is."""
     application = application_of(request)
     served = await application.host.current()
-    changes = await application.host.run(pending.history, application.host.path)
+    changes = await application.host.run(file_history.history, application.host.path)
     return Json(answers.model_summary(application.host.path.name, served, application.limits, changes))
 
 
@@ -107,13 +108,13 @@ async def class_map(request: Request) -> Json:
 async def history(request: Request) -> Json:
     """List the changes of the model file, the newest first."""
     host = application_of(request).host
-    changes = await host.run(pending.history, host.path)
+    changes = await host.run(file_history.history, host.path)
     served = await host.current()
     rows = [
         {
             "number": change.number,
             "what": change.what,
-            "when": str(change.when),
+            "when": change.when,
             "classes": change.classes,
             "undone": change.undone,
         }

@@ -8,6 +8,7 @@ import torch
 from fastapi import APIRouter, Request
 
 from protograph._internal.errors import InputError
+from protograph.classifier import history
 from protograph.classifier.estimator import Classifier
 from protograph.classifier.labels import parse_label
 from protograph.serve import pending
@@ -120,13 +121,13 @@ async def relate(request: Request, body: RelationsBody) -> Json:
 @router.post("/api/history/undo")
 async def undo(request: Request) -> Json:
     """Undo the last change."""
-    return await stepped(application_of(request), pending.undo, "undone: ")
+    return await stepped(application_of(request), history.undo, "undone")
 
 
 @router.post("/api/history/redo")
 async def redo(request: Request) -> Json:
     """Make the last undone change again."""
-    return await stepped(application_of(request), pending.redo, "done again: ")
+    return await stepped(application_of(request), history.redo, "done again")
 
 
 async def encoded_examples(application: Application, served: Served, uploads: Sequence[Upload]) -> Any:
@@ -156,8 +157,8 @@ async def changed(
 
 async def stepped(application: Application, move: Callable[..., Any], verb: str) -> Json:
     """Go back or forth in history and tell of it."""
-    before, after, change = await application.host.step(move)
-    return await change_answer(application, verb + change.what, before, after, [])
+    before, after, what = await application.host.step(move, verb)
+    return await change_answer(application, what, before, after, [])
 
 
 async def change_answer(application: Application, what: str, before: Served, after: Served, notes: list[str]) -> Json:

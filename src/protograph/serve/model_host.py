@@ -1,7 +1,6 @@
 """The model file, held in memory: loaded once, loaded anew when another process changed it, and changed through its lock."""
 
 import asyncio
-import hashlib
 import os
 import threading
 import warnings
@@ -18,14 +17,15 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph.classifier.checking import ExampleCheck
 from protograph.classifier.estimator import Classifier
+from protograph.classifier.history import Change, history
+from protograph.classifier.model_file import read_header
 from protograph.encoders.base import ImageEncoder, KeptEncoder
-from protograph.serve import pending
 
 Stamp = tuple[int, int, int]
 Result = TypeVar("Result")
 
 MOST_CHECKED = 1500  # examples up to which a change also says how accuracy changed
-LONGEST_HEADER = 100_000_000  # bytes
+VERSION = 12  # letters of the digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +79,13 @@ class ModelHost:
         """Return the result of a function, computed beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
-    async def current(self) -> Served:
-        """Return the state of the file as it is now. If it cannot be read any more, the last state stays."""
+    async def current(self, what: str | None = None) -> Served:
+        """Return the state of the file as it is now. If it cannot be read any more, the last state stays.
+
+        Args:
+            what: What changed it, for the announcement; by default what its history says.
+
+        """
         if not self._is_new(stamp_of(self.path)):
             return self.served
         async with self._loading:
@@ -94,7 +99,7 @@ class ModelHost:
                 told = served.version != self.served.version
                 self.served = served
                 if told:
-                    self.announce(served.version, await self.run(self._last_change))
+                    self.announce(served.version, what or await self.run(self._last_change))
         return self.served
 
     def _is_new(self, stamp: Stamp | None) -> bool:
@@ -120,7 +125,7 @@ class ModelHost:
         def edit() -> list[str]:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
-                with pending.edit(self.path, what) as classifier:
+                with Classifier.edit(self.path, what) as classifier:
                     if encoder is not None and not same_encoder(classifier.encoder_, encoder):
                         raise InputError(f"{self.path.name} has another encoder now: send the images again")
                     make(classifier)
@@ -129,14 +134,21 @@ class ModelHost:
         async with self._changing:
             before = await self.current()
             notes = await self.run(edit)
-            return before, await self.current(), notes
+            return before, await self.current(what), notes
 
-    async def step(self, move: Callable[[Path], Any]) -> tuple[Served, Served, Any]:
-        """Go back or forth in the history of the file; return the states before and after, and the change in question."""
+    async def step(self, move: Callable[[Path], Change], verb: str) -> tuple[Served, Served, str]:
+        """Go back or forth in the history of the file; return the states before and after, and what was done.
+
+        Args:
+            move: What goes one step, and returns the change in question.
+            verb: What is put before the words of that change.
+
+        """
         async with self._changing:
             before = await self.current()
             change = await self.run(move, self.path)
-            return before, await self.current(), change
+            what = f"{verb}: {change.what}"
+            return before, await self.current(what), what
 
     async def check(self, served: Served) -> ExampleCheck:
         """Return whether a state was taught enough; one check at a time is computed."""
@@ -185,8 +197,9 @@ class ModelHost:
         return encoder
 
     def _last_change(self) -> str | None:
-        changes = pending.history(self.path)
-        return changes[0].what if changes else None
+        changes = history(self.path)
+        undone = [change.what for change in changes if change.undone]
+        return f"undone: {undone[-1]}" if undone else next((change.what for change in changes), None)
 
 
 def same_encoder(kept: Any, opened: ImageEncoder) -> bool:
@@ -219,7 +232,5 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def version_of(path: Path) -> str:
-    """Return a short digest of a model file: of its header, which holds the digest of all else."""
-    with path.open("rb") as file:
-        length = min(int.from_bytes(file.read(8), "little"), LONGEST_HEADER)
-        return hashlib.sha256(file.read(length)).hexdigest()[:12]
+    """Return a short digest of a model file."""
+    return read_header(path)["digest"][:VERSION]

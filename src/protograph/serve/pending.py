@@ -1,39 +1,9 @@
 """What the library does not do yet, in one place."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from protograph._internal.errors import InputError
 from protograph.classifier.estimator import Classifier
-
-
-@contextmanager
-def edit(path: Path, what: str) -> Iterator[Classifier]:
-    """Change a file."""
-    with Classifier.edit(path) as classifier:
-        yield classifier
-
-
-def history(path: Path) -> list[Any]:
-    """Return the changes, newest first."""
-    return []
-
-
-def undo(path: Path) -> Any:
-    """Undo the last change."""
-    raise InputError("there is no change to undo")
-
-
-def redo(path: Path) -> Any:
-    """Make the last undone change again."""
-    raise InputError("there is no change to make again")
-
-
-def empty(encoder: Any, relations: Any) -> Classifier:
-    """Return a classifier without a class."""
-    return Classifier.empty(encoder, relations=relations)
 
 
 def thumbnails(classifier: Classifier, name: Any) -> list[bytes | None]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,7 +140,8 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Take the signals that mean stop, and do not raise them again once the server has stopped."""
-        kinds = (signal.SIGINT, signal.SIGTERM)
+        main = threading.current_thread() is threading.main_thread()  # no other may take signals
+        kinds = (signal.SIGINT, signal.SIGTERM) if main else ()
         usual = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
         try:
             yield
@@ -161,14 +163,14 @@ def run_server(
         started: What is called once requests are answered.
 
     """
-    Server(server_config(application, access, place), application, started).run([bound])
+    new_server(application, access, place, started).run([bound])
 
 
-def server_config(application: Application, access: Access, place: Place) -> uvicorn.Config:
-    """Return the settings of uvicorn."""
+def new_server(application: Application, access: Access, place: Place, started: Callable[[], None]) -> Server:
+    """Return a server that is not started yet; the arguments are those of `run_server`."""
     limits = application.limits
     connection: Any = type("TimedConnection", (Connection,), {"longest": limits.pause})
-    return uvicorn.Config(
+    config = uvicorn.Config(
         guarded_app(application, access),
         http=connection,
         loop="asyncio",
@@ -185,3 +187,4 @@ def server_config(application: Application, access: Access, place: Place) -> uvi
         ssl_certfile=place.certificate,
         ssl_keyfile=place.key,
     )
+    return Server(config, application, started)

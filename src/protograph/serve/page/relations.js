@@ -30,6 +30,7 @@ export function relationsEditor(onChange = () => {}) {
       onChange();
     });
     rows.set(name, { tick, slider });
+    list.hidden = false;
     list.append(
       h(
         "li",

@@ -57,26 +57,28 @@ export function createAsk() {
     replace(result);
     heatmap.hidden = true;
     draw();
-    await askAgain();
+    await askAgain(true);
   }
 
-  /** Ask the server about the image that is open; without it, or on a failure, what is shown stays. */
-  async function askAgain() {
+  /** Ask the server about the image that is open: with the heat map that was chosen, or afresh with that of the answer. */
+  async function askAgain(afresh = false) {
     if (!file) return;
     stop.abort();
     stop = new AbortController();
     const { signal } = stop;
     result.setAttribute("aria-busy", "true");
     const fields = [["image", await prepared(file)], ["top", String(TOP)]];
-    if (answer && subject.value) fields.push(["class", subject.value]);
-    if (answer && rival.value !== OTHERS) fields.push(["against", rival.value]);
+    if (!afresh && answer?.heatmap) {
+      fields.push(["class", subject.value]);
+      if (rival.value !== OTHERS) fields.push(["against", rival.value]);
+    }
     try {
       const shown = setTimeout(() => sending.to(null, "Looking at it\u2026"), 300);
       answer = await upload("/api/explain", fields, { signal }).finally(() => (clearTimeout(shown), sending.end()));
       showAnswer();
       speak(spoken());
     } catch (error) {
-      if (error.name !== "AbortError") replace(result, failure(error, () => ((answer = null), askAgain())));
+      if (error.name !== "AbortError") replace(result, failure(error, () => askAgain(true)));
     } finally {
       if (signal === stop.signal) result.removeAttribute("aria-busy");
     }
@@ -249,7 +251,7 @@ export function createAsk() {
     element,
     refresh() {
       taught = null;
-      if (answer) askAgain();
+      if (answer) askAgain(true); // the class that the heat map was drawn for may be gone
     },
   };
 }
