@@ -120,6 +120,7 @@ def test_the_file_of_version_0_1_loads() -> None:
         "prior": "uniform",
         "variant": "gcgpn-aux",
         "keep_features": False,
+        "thumbnails": False,
         "refit_up_to": 0,
     }
     assert json.loads(json.dumps(found["parameters"])) == parameters

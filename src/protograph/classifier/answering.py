@@ -138,6 +138,18 @@ class Answering(ClassifierBase):
         names = (None if label is None else str(as_label(label, state.in_space)) for label in (name, against))
         return draw_up_heatmap(state.space, self.encoder_, images[0], self._offsets(state), *names)
 
+    def thumbnails_of(self, name: Any) -> list[bytes | None]:
+        """Return the thumbnails of a class's examples, in their order: JPEG, or None where an example has none.
+
+        Args:
+            name: The label of the class.
+
+        """
+        check_is_fitted(self)
+        state = self._state
+        row = state.space.index(str(as_label(name, state.in_space)))
+        return list(state.thumbnails.get(state.space.names[row], (None,) * (state.space.examples(row) or 0)))
+
     def relation_share(self, name: Any) -> float:
         """Return the share of a class's prototype, from 0 to 1, that relations bring from other classes, had it come last.
 

@@ -27,12 +27,13 @@ from protograph.classifier.fitting import (
 from protograph.classifier.gaussian_fitting import empty_space, fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.history import Change, history, redo, undo, write_change
-from protograph.classifier.inputs import as_array, as_images, encode_files
+from protograph.classifier.inputs import as_array, as_images, encode_files, readable_images
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array, check_labels
 from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
 from protograph.classifier.state import State
 from protograph.classifier.teaching import Teaching
+from protograph.classifier.thumbnails import Examples, Thumbnails
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
 from protograph.encoders import Encoder, open_encoder, usual_copies
@@ -70,6 +71,7 @@ class Classifier(Teaching):
             Or a number per class, {label: number}, of which only the ratios count; a class not named counts 1. With a variant,
             "uniform" leaves the logits as its episodes trained them, and a prior moves them as it does in the Gaussian model.
         keep_features: Whether the features of all images are kept, so that `refit` can fit anew.
+        thumbnails: Whether a small JPEG of each example is kept, where there is an encoder, for people to look at.
         refit_up_to: With kept features, up to so many images a change fits anew by itself, where `update` is "all". All
             classes then count as fitted, as if all their images had been there from the start.
         balance: With a variant, whether one bias weighs added classes against seen ones. It is chosen with a model that is
@@ -135,7 +137,11 @@ class Classifier(Teaching):
         else:
             space, bias, threshold = self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
         images = {name: features[rows[class_id]] for class_id, name in enumerate(names)} if self.keep_features else {}
-        return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, bias))
+        thumbnails: dict[str, Thumbnails] = {}
+        if self.thumbnails and (shown := as_images(X)) is not None:
+            made = self._thumbnails(shown, progress)
+            thumbnails = {name: tuple(made[row] for row in rows[class_id]) for class_id, name in enumerate(names)}
+        return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, bias, thumbnails))
 
     def _fit_variant(
         self,
@@ -278,6 +284,25 @@ class Classifier(Teaching):
         check_is_fitted(self)
         return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent(), recursive)
 
+    def read_examples(self, files: Sequence[Path], skip_bad: bool = False, progress: Progress | None = None) -> Examples:
+        """Return files as examples of a class, which `add_class` and `add_examples` take.
+
+        Args:
+            files: Images and folders of images; files of features where the classifier was fitted on features.
+            skip_bad: Whether images that cannot be read are left out instead of refused.
+            progress: What shows how far it is.
+
+        Raises:
+            InputError: A file cannot be read, or its vectors have another length than the fitted ones.
+
+        """
+        progress = progress or Silent()
+        check_is_fitted(self)
+        if self.encoder_ is None:
+            features = self.encode_files(files, skip_bad, progress)[1]
+            return Examples(features, (None,) * len(features))
+        return self.encode_examples(readable_images(files, skip_bad, progress), progress)
+
     def save(self, path: Path | str) -> None:
         """Write the classifier into one file, which is replaced atomically.
 
@@ -301,7 +326,7 @@ class Classifier(Teaching):
             "threshold": state.threshold,
             "bias": state.bias,
         }
-        return Contents(state.space, self.encoder_, values, state.kept)
+        return Contents(state.space, self.encoder_, values, state.kept, state.thumbnails)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -325,8 +350,9 @@ class Classifier(Teaching):
             parameters["prior"] = dict(parameters["prior"])
         loaded = cls(encoder=contents.encoder, **parameters)
         loaded.encoder_, loaded.n_features_in_ = contents.encoder, values["features"]
+        limits = values["threshold"], values["bias"]
         return loaded._begin(
-            State.of(contents.space, values["classes"], values["dtype"], contents.kept, values["threshold"], values["bias"])
+            State.of(contents.space, values["classes"], values["dtype"], contents.kept, *limits, contents.thumbnails)
         )
 
     @classmethod

@@ -130,11 +130,17 @@ def encode_files(
     """
     if encoder is None:
         return _read_vector_files(files, features, skip_bad, progress)
-    listed = list_files(files, progress if recursive else None)
+    images = readable_images(files, skip_bad, progress, recursive)
+    return [str(file) for file in images], encoder.encode(images, progress)
+
+
+def readable_images(paths: Sequence[Path], skip_bad: bool, progress: Progress, recursive: bool = False) -> list[Path]:
+    """Return images, each folder replaced by those in it; the arguments are those of `encode_files`."""
+    listed = list_files(paths, progress if recursive else None)
     images = [listed[row] for row in readable_rows(listed, skip_bad, progress)]
     if not images:
         raise InputError("none of the images can be read: give others")
-    return [str(file) for file in images], encoder.encode(images, progress)
+    return images
 
 
 def _read_vector_files(files: Sequence[Path], features: int, skip_bad: bool, progress: Progress) -> tuple[list[str], Tensor]:

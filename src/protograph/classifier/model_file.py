@@ -9,6 +9,7 @@ support                        [n, D] examples of all added classes, one after a
 model.*                        of a variant: learned prototypes, operators, graph block, temperature
 gaussian.*                     of the Gaussian model: class means, the spread within classes, the whitening
 kept                           [n, D] features of all images, if they are kept
+thumbnails                     bytes of the thumbnails of examples, one after another, if they are kept
 further.I                      [n, D] examples that fitted classes were given later
 relation.I.*                   similarities of the classes, and small tables of the source
 encoder.*                      weights of the encoder, if the file keeps them
@@ -16,7 +17,7 @@ encoder.*                      weights of the encoder, if the file keeps them
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -34,6 +35,7 @@ from protograph._version import __version__
 from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettings, GaussianSpace, RelationUse
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.model_schema import check_contents, check_size, parse_values
+from protograph.classifier.thumbnails import Thumbnails, check_thumbnail
 from protograph.encoders import Encoder, KeptEncoder, open_encoder
 from protograph.nn.backbones import Centred
 from protograph.nn.whitening import Whitening, WithinSpread
@@ -54,6 +56,7 @@ class Contents:
         encoder: The encoder, or None for a classifier of features.
         values: Plain JSON values.
         kept: The features [n, D] of all images by class, if they are kept.
+        thumbnails: The thumbnails of examples by class, if they are kept.
 
     """
 
@@ -61,6 +64,7 @@ class Contents:
     encoder: Encoder | None
     values: dict[str, Any]
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+    thumbnails: Mapping[str, Thumbnails] = field(default_factory=dict)
 
 
 def write_model(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> None:
@@ -190,6 +194,10 @@ def pack(contents: Contents) -> bytes:
     }
     values["kept"] = [[name, len(features)] for name, features in contents.kept.items()]
     tensors = _model_tensors(space)
+    if contents.thumbnails:
+        values["thumbnails"] = [[name, [len(part or b"") for part in parts]] for name, parts in contents.thumbnails.items()]
+        joined = b"".join(part for parts in contents.thumbnails.values() for part in parts if part)
+        tensors["thumbnails"] = torch.frombuffer(bytearray(joined), dtype=torch.uint8)
     if contents.kept:
         tensors["kept"] = torch.cat(list(contents.kept.values()))
     tensors |= {"prototypes": space.prototypes, "support": torch.cat([space.prototypes[:0], *space.support])}
@@ -234,6 +242,7 @@ def unpack(content: bytes, path: Path) -> Contents:
         counts = dict(values["kept"])
         features = torch.split(tensors["kept"], list(counts.values())) if counts else ()
         images = dict(zip(counts, features, strict=True))
+        thumbnails = dict(_thumbnails(values.get("thumbnails", []), tensors))
         encoder = values["encoder"]
         kept = (
             None
@@ -242,7 +251,7 @@ def unpack(content: bytes, path: Path) -> Contents:
         )
     except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
         raise _damaged(path, error) from error
-    return Contents(space, kept, values, images)
+    return Contents(space, kept, values, images, thumbnails)
 
 
 def upgraded(values: dict[str, Any], version: int) -> dict[str, Any]:
@@ -284,6 +293,24 @@ def _kept_relations(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
         for index, relation in enumerate(values["relations"])
     ]
     return {relation.label: relation for relation in relations}
+
+
+def _thumbnails(sizes: Sequence[tuple[str, Sequence[int]]], tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Thumbnails]]:
+    """Yield the thumbnails of each class from the bytes of all.
+
+    Raises:
+        ValueError: One is no JPEG, or too large.
+
+    """
+    content = tensors["thumbnails"].numpy().tobytes() if sizes else b""
+    end = 0
+    for name, lengths in sizes:
+        parts: list[bytes | None] = []
+        for length in lengths:
+            parts.append(content[end : end + length] or None)
+            check_thumbnail(parts[-1])
+            end += length
+        yield name, tuple(parts)
 
 
 def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GaussianSpace:

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from torch import Tensor, nn
 
 from protograph._internal.sealed import with_prefix
+from protograph.classifier.thumbnails import MOST_BYTES
 
 LARGEST_NUMBER = 1e300
 MOST_LAYERS = 64  # of a graph block, and the highest power of an operator
@@ -32,6 +33,7 @@ AtLeastOne = Annotated[int, Meta(ge=1, le=2**53)]
 Layers = Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
 Edge = Annotated[int, Meta(ge=1, le=LARGEST_EDGE)]
 InputEdge = Annotated[int, Meta(ge=1, le=LARGEST_INPUT)]
+ThumbnailBytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]
 Label = str | bool | int | float
 Block = Literal["ss", "sn", "ns", "nn"]
 
@@ -80,6 +82,8 @@ class ParameterValues(Struct):
     unknown: Share | None = None
     prior: Literal["uniform", "half"] | list[tuple[Label, Positive]] = "uniform"
     keep_features: bool = False
+    thumbnails: bool = False
+    refit_up_to: Count = 0
     balance: bool = False
     copies: Count | None = None
     steps: Count | None = None
@@ -198,6 +202,7 @@ class ModelValues(Struct, tag_field="model", kw_only=True):
         examples: The number of examples of each added class.
         features: The number of features D.
         kept: The number of kept images by class.
+        thumbnails: The number of bytes of each example's thumbnail, by class; 0 where it has none.
         change: The change that made the file of an earlier one, if any.
 
     """
@@ -213,6 +218,7 @@ class ModelValues(Struct, tag_field="model", kw_only=True):
     relations: list[RelationValues]
     encoder: dict[str, Any] | None
     kept: list[tuple[str, Count]]
+    thumbnails: list[tuple[str, list[ThumbnailBytes]]] = []
     change: ChangeValues | None = None
 
     @property
@@ -406,6 +412,9 @@ def _expected_tensors(model: TrainedValues | GaussianValues, tensors: Mapping[st
     }
     if model.kept:
         expected["kept"] = FLOATS, (sum(count for _, count in model.kept), features)
+    if model.thumbnails:
+        _check_thumbnails(model, tensors)
+        expected["thumbnails"] = (torch.uint8,), (sum(sum(sizes) for _, sizes in model.thumbnails),)
     if isinstance(model, GaussianValues):
         directions = tensors["gaussian.directions"].shape[:1] if "gaussian.directions" in tensors else (None,)
         expected |= {
@@ -422,6 +431,24 @@ def _expected_tensors(model: TrainedValues | GaussianValues, tensors: Mapping[st
         free = ("encoder.", "model.")  # compared with what is built, by `check_size` and where an encoder is opened
     free += tuple(f"relation.{index}." for index in range(len(model.relations)))
     return expected | {name: (None, None) for name in tensors if name.startswith(free) and name not in expected}
+
+
+def _check_thumbnails(model: TrainedValues | GaussianValues, tensors: Mapping[str, Tensor]) -> None:
+    """Raise a `ValueError` unless every example of a class that has thumbnails has a size of one."""
+    if len(dict(model.thumbnails)) != len(model.thumbnails):
+        raise ValueError("it has thumbnails of a class twice")
+    rows = {name: row for row, name in enumerate(model.names)}
+    for name, sizes in model.thumbnails:
+        if name not in rows:
+            raise ValueError(f"it has thumbnails of '{name}', which is no class")
+        row, examples = rows[name], None
+        if row >= model.seen:
+            examples = model.examples[row - model.seen]
+        elif isinstance(model, GaussianValues):
+            more = f"further.{model.further.index(name)}" if name in model.further else ""
+            examples = model.counts[row] + (len(tensors[more]) if more in tensors and tensors[more].ndim else 0)
+        if examples not in (None, len(sizes)):
+            raise ValueError(f"it has thumbnails of {len(sizes)} examples of '{name}', which has {examples}")
 
 
 def _check_relation(relation: RelationValues, classes: int, tensors: Mapping[str, Tensor]) -> None:

@@ -16,6 +16,7 @@ from protograph.classifier.gaussian_space import FITTED
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import as_label
 from protograph.classifier.state import State
+from protograph.classifier.thumbnails import Examples, Thumbnails
 from protograph.relations import ClassHint, parse_hints
 
 MOST_NAMED = 3  # classes that a description of a change names
@@ -29,7 +30,7 @@ class Teaching(Answering):
 
         Args:
             name: The label of the class.
-            examples: Images or features [K, D]. Without any, relations alone make the prototype.
+            examples: Images, features [K, D], or `Examples`. Without any, relations alone make the prototype.
             relations: Similarities to other classes ({class: s}, the same in both directions), a name or text by which the
                 relation's source knows the class, or its attributes as a vector; for several relations, a dict of these by
                 label. By default the source is asked for the class's name. A pair with no known similarity has no edge or, in
@@ -46,7 +47,7 @@ class Teaching(Answering):
         """Add classes from their examples with one update for all, and return the classifier; after an error none is added.
 
         Args:
-            examples: Images or features [K, D] by label; they may be empty where relations say enough.
+            examples: Images, features [K, D], or `Examples` by label; they may be empty where relations say enough.
             relations: What is known of a class by label, as in `add_class`.
 
         Raises:
@@ -57,14 +58,16 @@ class Teaching(Answering):
         relations = relations or {}
         labels = {name: as_label(name, self.classes_) for name in examples}
         self._check_names([str(label) for label in labels.values()])
-        features = {str(labels[name]): self._examples(given) for name, given in examples.items()}
+        given = {str(labels[name]): self._examples(part) for name, part in examples.items()}
+        features = {name: part.features for name, part in given.items()}
         with self._changes.held:
             state = self._state
             hints = {str(labels[name]): self._hints(relations.get(name)) for name in examples}
             space = state.copy_space()
             space.add_all(features, hints, self._only_new())
             kept = self._with_features(state.kept, features)
-            settled = self._settled(state.changed(space, [*state.labels, *labels.values()], kept))
+            thumbnails = with_thumbnails(state, given)
+            settled = self._settled(state.changed(space, [*state.labels, *labels.values()], kept, thumbnails))
             self._change_to(settled, added({name: len(part) for name, part in features.items()}))
         return self
 
@@ -73,7 +76,7 @@ class Teaching(Answering):
 
         Args:
             name: The label of the class.
-            examples: Images or features [K, D].
+            examples: Images, features [K, D], or `Examples`.
 
         Raises:
             InputError: There is no such class, or it was learned by training a variant.
@@ -82,15 +85,17 @@ class Teaching(Answering):
         check_is_fitted(self)
         label = str(as_label(name, self.classes_))
         self.space_.index(label)
-        features = self._examples(examples)
-        if not len(features):
+        given = self._examples(examples)
+        features = given.features
+        if not len(given):
             raise InputError(f"no examples are given for class '{name}': give at least one")
         with self._changes.held:
             state = self._state
             space = state.copy_space()
             space.add_examples(label, features, self._only_new())
             kept = self._with_features(state.kept, {label: features})
-            settled = self._settled(state.changed(space, state.labels, kept))
+            thumbnails = with_thumbnails(state, {label: given})
+            settled = self._settled(state.changed(space, state.labels, kept, thumbnails))
             self._change_to(settled, f"added {counted(len(features), 'example')} to '{label}'")
         return self
 
@@ -103,7 +108,9 @@ class Teaching(Answering):
             index, space = state.space.index(name), state.copy_space()
             space.remove(name, self._only_new())
             kept = {other: features for other, features in state.kept.items() if other != name}
-            settled = self._settled(state.changed(space, [*state.labels[:index], *state.labels[index + 1 :]], kept))
+            thumbnails = {other: part for other, part in state.thumbnails.items() if other != name}
+            labels = [*state.labels[:index], *state.labels[index + 1 :]]
+            settled = self._settled(state.changed(space, labels, kept, thumbnails))
             self._change_to(settled, f"removed '{name}'")
         return self
 
@@ -118,7 +125,8 @@ class Teaching(Answering):
             labels[space.index(old)] = label
             space.rename(old, str(label))
             kept = {str(label) if name == old else name: features for name, features in state.kept.items()}
-            self._change_to(state.changed(space, labels, kept), f"renamed '{old}' to '{label}'")
+            thumbnails = {str(label) if name == old else name: part for name, part in state.thumbnails.items()}
+            self._change_to(state.changed(space, labels, kept, thumbnails), f"renamed '{old}' to '{label}'")
         return self
 
     def refit(self, progress: Progress | None = None) -> Self:
@@ -157,7 +165,7 @@ class Teaching(Answering):
         relations = {label: relation.reordered(order) for label, relation in space.relations.items()}
         space = fit_space(features, rows, names, relations, rate, self.seed, progress)
         threshold = None if rate is None else space.settings.limits[FITTED]
-        return State.of(space, labels, state.in_space.dtype.str, kept, threshold)
+        return State.of(space, labels, state.in_space.dtype.str, kept, threshold, thumbnails=state.thumbnails)
 
     def _settled(self, state: State) -> State:
         """Return the state after a change: fitted anew where there are few enough images for that."""
@@ -184,6 +192,17 @@ class Teaching(Answering):
                 f"this classifier {reason}, so it cannot be told how a class relates: fit it with relations, such as wordnet"
             )
         return parse_hints(relations, self.space_.relations)
+
+
+def with_thumbnails(state: State, examples: Mapping[str, Examples]) -> dict[str, Thumbnails]:
+    """Return the thumbnails of a state with those of new examples by class name."""
+    names, thumbnails = state.space.names, dict(state.thumbnails)
+    for name, part in examples.items():
+        before = thumbnails.get(name)
+        if before is None:
+            before = (None,) * ((state.space.examples(names.index(name)) or 0) if name in names else 0)
+        thumbnails[name] = before + part.thumbnails
+    return thumbnails
 
 
 def added(counts: Mapping[str, int]) -> str:

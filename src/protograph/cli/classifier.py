@@ -113,7 +113,7 @@ def add_class_command(
     load_plugins(plugin)
     relations = parse_like(like)
     with pg.Classifier.edit(model) as classifier:
-        examples = classifier.encode_files(files, skip_bad, progress)[1] if files else ()
+        examples = classifier.read_examples(files, skip_bad, progress) if files else ()
         usual = classifier.update
         classifier.set_params(update=update or usual)
         label = parse_label(name, classifier.classes_)

@@ -1,6 +1,7 @@
 """The verb fit."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 MOST_SENSES = 20  # meanings of class names that are listed
 LITTLE = 0.01  # share of a new class's prototype below which `explain` shows next to nothing of relations
 MOST_OPERATIONS = 1_000_000_000  # in which all classes act as new in turn: about ten seconds
+KEPT_TITLES = {"features": "features of the images", "thumbnails": "thumbnails"}
 TRAINABLE_BACKBONES = [name for name in BACKBONES if name != "identity"]
 
 
@@ -134,7 +136,17 @@ def fit_command(
     keep_features: Annotated[
         bool,
         typer.Option(
-            "--keep-features", help="Keep the features of the images in the file, so that `protograph refit` can fit it anew."
+            "--keep-features",
+            help="Keep the features of the images in the file, so that `protograph refit` can fit it anew, and `check` and "
+            "corrections cover these classes too. The output says how large they are.",
+        ),
+    ] = False,
+    thumbnails: Annotated[
+        bool,
+        typer.Option(
+            "--thumbnails",
+            help="Keep a small JPEG of each example in the file, for people to look at, also of examples that are added "
+            "later. The output says how large they are.",
         ),
     ] = False,
     balance: Annotated[
@@ -169,7 +181,7 @@ def fit_command(
     plugins = load_plugins(plugin)
     progress = ShownProgress(quiet=as_json)
     settings: dict[str, Any] = {"variant": variant, "update": update, "unknown": unknown, "balance": balance, "seed": seed}
-    settings |= {"prior": parse_prior(prior), "keep_features": keep_features}
+    settings |= {"prior": parse_prior(prior), "keep_features": keep_features, "thumbnails": thumbnails}
     if change and not train_backbone:
         raise InputError(f"--set {change[0]} would be ignored without --train-backbone: leave it out")
     for option, value in (("--size", size), ("--copies", copies)):
@@ -191,6 +203,9 @@ def fit_command(
         notes.append(
             f"there is one class alone, '{classifier.classes_[0]}': every image will be taken for it, until you add others"
         )
+    sizes = kept_bytes(classifier, out)
+    if keep_features or thumbnails:
+        lines.append(size_line(sizes))
     accuracy = held_out_accuracy(classifier)
     if accuracy is not None:
         lines.append(f"held-out images of these classes: {as_percent(accuracy)} right, the mean over classes")
@@ -206,6 +221,7 @@ def fit_command(
     for note in notes:
         progress.say(f"note: {note}")
     result = {"file": str(out), "images": count, "classes": len(classifier.classes_), **classifier_summary(classifier)}
+    result["bytes"] = sizes
     result["held_out_accuracy"] = accuracy
     result["relation_share"] = shares and {"median": median(shares), "least": min(shares), "most": max(shares)}
     tell({**result, "notes": notes}, "\n".join(lines), as_json)
@@ -214,6 +230,18 @@ def fit_command(
 def held_out_accuracy(classifier: "Classifier") -> float | None:
     """Return the accuracy about held-out images of the fitted classes, if it was measured."""
     return classifier.space_.settings.accuracy if isinstance(classifier.space_, GaussianSpace) else None
+
+
+def kept_bytes(classifier: "Classifier", out: Path) -> dict[str, int]:
+    """Return the size of a model file, and how much of it features of images and thumbnails take."""
+    features = sum(part.nbytes for part in classifier.kept_.values())
+    return {"file": out.stat().st_size, "features": features, "thumbnails": classifier.thumbnail_bytes}
+
+
+def size_line(sizes: Mapping[str, int]) -> str:
+    """Return the size of a model file in one line, with the parts that the user asked for."""
+    parts = [f"{sizes[part] / 1e6:.1f} MB are {title}" for part, title in KEPT_TITLES.items() if sizes[part]]
+    return f"the file has {sizes['file'] / 1e6:.1f} MB, of which {' and '.join(parts)}"
 
 
 def check_out(out: Path) -> None:
@@ -302,8 +330,9 @@ def fit_end_to_end(
 ) -> tuple["Classifier", int]:
     """Return a classifier whose network was trained on these images, with the held-out classes added, and their number."""
     settings = dict(settings)
-    if settings.pop("keep_features"):
-        raise InputError("--keep-features would be ignored with --train-backbone: leave it out")
+    for option in ("keep_features", "thumbnails"):
+        if settings.pop(option):
+            raise InputError(f"--{option.replace('_', '-')} would be ignored with --train-backbone: leave it out")
     variant, seed = choose_variant(settings.pop("variant"), bool(relations)), settings.pop("seed")
     settings["variant"] = variant.name
     if backbone is not None:

@@ -38,7 +38,7 @@ def add_examples_command(
     with pg.Classifier.edit(model) as classifier:
         label = parse_label(name, classifier.classes_)
         classifier.space_.index(str(label))
-        examples = classifier.encode_files(files, skip_bad, progress)[1]
+        examples = classifier.read_examples(files, skip_bad, progress)
         classifier.add_examples(label, examples)
         total = classifier.space_.examples(classifier.space_.index(str(label)))
         notes = refit_notes(classifier, model)
@@ -77,10 +77,10 @@ def add_classes_command(
         taken = {str(label) for label in classifier.classes_}
         if known := [name for name in labels if name in taken]:
             raise InputError(f"there is a class '{known[0]}' already: leave its folder out, or give its images to add-examples")
-        features = classifier.encoder_.encode([files[row] for row in rows], progress)
+        given = classifier.encode_examples([files[row] for row in rows], progress)
         chosen = [names[row] for row in rows]
         examples = {
-            label: features[[index for index, other in enumerate(chosen) if other == name]] for name, label in labels.items()
+            label: given[[index for index, other in enumerate(chosen) if other == name]] for name, label in labels.items()
         }
         with warnings_as(notes := []):
             classifier.add_classes(examples)
