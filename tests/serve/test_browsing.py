@@ -1,6 +1,9 @@
+import io
 from pathlib import Path
 
-from served import Asking, client, encoder, files, photographs
+import numpy as np
+from PIL import Image
+from served import HEADERS, Asking, client, encoder, files, photographs
 
 from protograph import Classifier
 
@@ -50,3 +53,25 @@ def test_classes_may_be_numbers(tmp_path: Path) -> None:
         assert asking.get("/api/classes/examples", params={"class": "7"}).json()["class"] == 7
         assert asking.get("/api/classes/examples", params={"class": "x"}).status_code == 400
         assert asking.post("/api/explain", files=files(photographs("blue", 1, 9), "image")).json()["nearest"][0]["class"] == 7
+
+
+def test_thumbnails_are_small_images_of_the_examples(tmp_path: Path) -> None:
+    path = tmp_path / "new.pg"
+    Classifier.empty(encoder(), thumbnails=True).save(path)
+    with client(path) as asking:
+        images = photographs("red", 6)
+        added = asking.post("/api/classes", headers=HEADERS, files=files(images), data={"name": "red"})
+        assert added.status_code == 200
+        assert asking.get("/api/model").json()["has"]["thumbnails"] is True
+        (row,) = asking.get("/api/classes").json()["classes"]
+        assert (row["thumbnails"], row["shown"]) == (6, [0, 1, 2, 3])
+        listed = asking.get("/api/classes/examples", params={"class": "red"}).json()["examples"]
+        assert listed == [{"index": index, "thumbnail": True} for index in range(6)]
+        shown = asking.get("/api/classes/thumbnail", params={"class": "red", "index": 5})
+        assert shown.headers["content-type"] == "image/jpeg"
+        with Image.open(io.BytesIO(shown.content)) as small, Image.open(io.BytesIO(images[5])) as large:
+            assert small.size == (96, 77)
+            difference = np.asarray(small).mean((0, 1)) - np.asarray(large).mean((0, 1))
+            assert abs(difference).max() < 3
+        assert asking.get("/api/classes/thumbnail", params={"class": "red", "index": 6}).status_code == 404
+        assert asking.get("/api/classes/thumbnail", params={"class": "red", "index": -1}).status_code == 400

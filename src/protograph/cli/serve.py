@@ -92,26 +92,26 @@ def serve_command(
     token = token or new_token()
     limits = Limits(max_bytes, max_pixels, max_files, max_classes, max_requests)
     place = Place(host, port, tls_cert, tls_key)
-    bound = place.bind()
-    if new:
-        begin(model, backbone, relations)
-    elif backbone is not None or relations:
-        raise InputError(f"{'--backbone' if backbone else '--relations'} would be ignored without --new: leave it out")
-    application = Application.of(model, limits)
-    link = place.link(bound.getsockname()[1], token)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would tell of each form that cannot be read
     if log:
         logging.getLogger("protograph.serve").setLevel(logging.INFO)
+    with place.bind() as bound:
+        if new:
+            begin(model, backbone, relations)
+        elif backbone is not None or relations:
+            raise InputError(f"{'--backbone' if backbone else '--relations'} would be ignored without --new: leave it out")
+        application = Application.of(model, limits)
+        link = place.link(bound.getsockname()[1], token)
 
-    def announce() -> None:
-        print(visible(f"{model} is served at {link}"), flush=True)
-        if not place.loopback and tls_cert is None:
-            print("without --tls-cert, others in the network can read along, the token too", flush=True)
-        if open_page:
-            webbrowser.open(link)
+        def announce() -> None:
+            print(visible(f"{model} is served at {link}"), flush=True)
+            if not place.loopback and tls_cert is None:
+                print("without --tls-cert, others in the network can read along, the token too", flush=True)
+            if open_page:
+                webbrowser.open(link)
 
-    run_server(application, Access(token, place.loopback, tuple(allow_host or ())), place, bound, announce)
+        run_server(application, Access(token, place.loopback, tuple(allow_host or ())), place, bound, announce)
     print("stopped", flush=True)
 
 
@@ -124,4 +124,4 @@ def begin(path: Path, backbone: str | None, relations: list[str] | None) -> None
     """
     if path.exists():
         raise InputError(f"{path} is there already: leave out --new to serve it, or name another file")
-    pg.Classifier.empty(backbone or strongest_backbone(), relations=relations or None).save(path)
+    pg.Classifier.empty(backbone or strongest_backbone(), relations=relations or None, thumbnails=True).save(path)

@@ -11,7 +11,6 @@ from protograph.data.decode import open_image
 from protograph.encoders import backbone_title
 from protograph.encoders.preparation import Preparation
 from protograph.relations import WordNetRelation
-from protograph.serve import pending
 from protograph.serve.batching import Encoded
 from protograph.serve.limits import Limits
 from protograph.serve.model_host import Served
@@ -113,7 +112,7 @@ def model_summary(name: str, served: Served, limits: Limits, changes: list[Any])
         "relations": list(space.relations),
         "has": {
             "heatmap": hasattr(served.encoder.network, "score_map"),
-            "thumbnails": bool(getattr(classifier, "thumbnails", False)),
+            "thumbnails": classifier.thumbnails,
             "features_kept": classifier.keep_features,
             "wordnet": any(isinstance(relation.source, WordNetRelation) for relation in space.relations.values()),
         },
@@ -127,7 +126,7 @@ def class_list(classifier: Classifier) -> list[dict[str, Any]]:
     space = classifier.space_
     rows = []
     for label, row in zip(classifier.classes_.tolist(), classifier.order_.tolist(), strict=True):
-        kept = [index for index, image in enumerate(pending.thumbnails(classifier, label)) if image is not None]
+        kept = [index for index, image in enumerate(classifier.thumbnails_of(label)) if image is not None]
         rows.append(
             {
                 "class": label,

@@ -39,7 +39,7 @@ async def examples(request: Request, name: str = Name) -> Json:
     """List the examples of a class."""
     served = await application_of(request).host.current()
     label = parse_label(name, served.classifier.classes_)
-    images = pending.thumbnails(served.classifier, label)
+    images = served.classifier.thumbnails_of(label)
     return Json(
         {
             "version": served.version,
@@ -53,7 +53,7 @@ async def examples(request: Request, name: str = Name) -> Json:
 async def thumbnail(request: Request, name: str = Name, index: int = Query(ge=0, description="Which example.")) -> Response:
     """Show an example of a class."""
     served = await application_of(request).host.current()
-    images = pending.thumbnails(served.classifier, parse_label(name, served.classifier.classes_))
+    images = served.classifier.thumbnails_of(parse_label(name, served.classifier.classes_))
     image = images[index] if index < len(images) else None
     if image is None:
         raise Refusal(404, f"example {index} of this class has no thumbnail")

@@ -11,6 +11,7 @@ from protograph._internal.errors import InputError
 from protograph.classifier import history
 from protograph.classifier.estimator import Classifier
 from protograph.classifier.labels import parse_label
+from protograph.classifier.thumbnails import Examples, Thumbnails, make_thumbnail
 from protograph.serve import pending
 from protograph.serve.application import Application, application_of
 from protograph.serve.bodies import IMAGES, ClassBody, ExamplesBody, RelationsBody, RenameBody, form_body, text_field
@@ -143,7 +144,12 @@ async def encoded_examples(application: Application, served: Served, uploads: Se
     if errors := [part.error for part in encoded if part.error is not None]:
         raise InputError(errors[0])
     features = torch.stack([part.features for part in encoded if part.features is not None])
-    return await application.host.run(pending.with_thumbnails, features, [upload.content for upload in uploads])
+
+    def thumbnails() -> Thumbnails:
+        return tuple(make_thumbnail(upload.content, f"image {upload.name}") for upload in uploads)
+
+    kept = served.classifier.thumbnails
+    return Examples(features, await application.host.run(thumbnails) if kept else (None,) * len(uploads))
 
 
 async def changed(

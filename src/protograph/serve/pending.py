@@ -6,17 +6,6 @@ from protograph._internal.errors import InputError
 from protograph.classifier.estimator import Classifier
 
 
-def thumbnails(classifier: Classifier, name: Any) -> list[bytes | None]:
-    """Return the thumbnails of a class's examples."""
-    row = classifier.space_.index(str(name))
-    return [None] * (classifier.space_.examples(row) or 0)
-
-
-def with_thumbnails(features: Any, contents: list[bytes]) -> Any:
-    """Return examples."""
-    return features
-
-
 def remove_examples(classifier: Classifier, name: Any, indices: list[int]) -> None:
     """Remove examples of a class."""
     raise InputError("examples cannot be removed yet")
