@@ -38,6 +38,10 @@ CLASSES, IMAGES, BATCH = 20, 160, 32
 REFERENCE = 8.0  # seconds, before and after each number of clients
 TOKEN = "a-token-for-the-benchmark"
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+COLUMNS = (
+    *("clients", "images/s", "bare encoder, images/s", "ratio", "median, ms", "90 %, ms", "99 %, ms", "errors"),
+    *("CPU per image: server, ms", "bare encoder, ms", "clients, ms"),
+)
 SAME = 2e-3  # of a probability: the sums of a network differ in their last bits by the size of its batches
 
 
@@ -115,8 +119,8 @@ def load(port: int, requests: Sequence[bytes], clients: int, seconds: float, kee
     return answered
 
 
-def bare_rate(encoder: ImageEncoder, contents: Sequence[bytes], seconds: float) -> float:
-    """Images per second by decoding and the encoder alone, in batches of 32, by all cores."""
+def bare_rate(encoder: ImageEncoder, contents: Sequence[bytes], seconds: float) -> tuple[float, float]:
+    """Images per second, and seconds of the processor per image, by decoding and the encoder alone, by all cores."""
     batches = [contents[start : start + BATCH] for start in range(0, len(contents), BATCH)]
     workers, threads = cpu_workers()
     end = time.perf_counter() + seconds
@@ -130,12 +134,12 @@ def bare_rate(encoder: ImageEncoder, contents: Sequence[bytes], seconds: float) 
             done += 1
         return done
 
-    began, usual = time.perf_counter(), torch.get_num_threads()
+    usual, began, processor = torch.get_num_threads(), time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(workers) as pool:
-        done = sum(pool.map(work, range(workers)))
-    rate = done * BATCH / (time.perf_counter() - began)
+        images = BATCH * sum(pool.map(work, range(workers)))
+    elapsed, used = time.perf_counter() - began, time.process_time() - processor
     torch.set_num_threads(usual)
-    return rate
+    return images / elapsed, used / images
 
 
 def as_request(content: bytes) -> bytes:
@@ -150,6 +154,12 @@ def as_request(content: bytes) -> bytes:
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
+
+
+def processor_time(process: int) -> float:
+    """Seconds of the processor that a process has used."""
+    parts = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(process: int) -> float:
@@ -198,8 +208,8 @@ def teach_under_load(model: Path, port: int, contents: Sequence[bytes], seconds:
         else:
             counts[version] += 1
     return (
-        f"{len(answered.bodies)} answers while a class was taught from five images: {counts[before]} were those of the old file, "
-        f"{counts[after]} those of the new one, {wrong} anything else; {answered.errors} errors."
+        f"{len(answered.bodies)} answers while a class was taught from five images: {counts[before]} were those of the old "
+        f"file, {counts[after]} those of the new one, {wrong} anything else; {answered.errors} errors."
     )
 
 
@@ -236,28 +246,37 @@ def measure(model: Path, encoder: ImageEncoder, contents: Sequence[bytes], clien
         first = memory(server.pid)
         rows, bare = [], [bare_rate(encoder, contents, REFERENCE)]
         for count in clients:
+            used = processor_time(server.pid)
             answered = load(port, requests, count, seconds)
+            used = (processor_time(server.pid) - used) / len(answered.latencies)
             bare.append(bare_rate(encoder, contents, REFERENCE))
-            beside = statistics.mean(bare[-2:])
-            times = " | ".join(f"{1000 * answered.percentile(share):.0f}" for share in (0.5, 0.9, 0.99))
-            rows.append(
-                f"| {count} | {answered.rate:.1f} | {beside:.1f} | {answered.rate / beside:.2f} | {times} | {answered.errors} | "
-                f"{1000 * answered.client / len(answered.latencies):.1f} |"
-            )
+            beside, alone = (statistics.mean(part) for part in zip(*bare[-2:], strict=True))
+            cells = [
+                count,
+                *(f"{value:.1f}" for value in (answered.rate, beside)),
+                f"{answered.rate / beside:.2f}",
+                *(f"{1000 * answered.percentile(share):.0f}" for share in (0.5, 0.9, 0.99)),
+                answered.errors,
+                *(f"{1000 * value:.1f}" for value in (used, alone, answered.client / len(answered.latencies))),
+            ]
+            rows.append(f"| {' | '.join(map(str, cells))} |")
             print(rows[-1], flush=True)
         last = memory(server.pid)
         taught = teach_under_load(model, port, contents, max(6.0, seconds / 3))
     finally:
         server.terminate()
         server.wait()
-    return (
-        "# Serving\n\n"
+    about = (
         f"`python benchmarks/serve.py`, {os.cpu_count()} cores, {seconds:.0f} seconds for each row: EfficientNet-Lite0 at 224 "
-        "pixels, JPEGs of 500 x 375 pixels, one per request. The bare encoder decodes the same files and encodes them in batches "
-        "of 32, in one process by all cores; it ran before and after each row. The clients run on the same cores.\n\n"
-        "| clients | images/s | bare encoder, images/s | ratio | median, ms | 90 %, ms | 99 %, ms | errors | client, ms of CPU per "
-        "image |\n|---|---|---|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n\n"
-        f"The server's memory: {first:.0f} MB after a first run, {last:.0f} MB after all rows.\n\n{taught}\n"
+        "pixels, JPEGs of 500 x 375 pixels, one per request. The bare encoder decodes the same files and encodes them in "
+        "batches of 32, in one process by all cores; it ran before and after each row. The clients run on the same cores. Where "
+        "other programs take the cores at the same time, rates mean little; the processor's time for each image is nearly the "
+        "same."
+    )
+    return (
+        f"# Serving\n\n{about}\n\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+        + "\n".join(rows)
+        + (f"\n\nThe server's memory: {first:.0f} MB after a first run, {last:.0f} MB after all rows.\n\n{taught}\n")
     )
 
 
