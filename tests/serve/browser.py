@@ -89,7 +89,8 @@ class Server:
     def teach(self, name: str, images: Sequence[Path], alike: Mapping[str, float] | None = None) -> None:
         """Teach a class, which may be like others."""
         files = [("images", (image.name, image.read_bytes(), "image/jpeg")) for image in images]
-        self.ask("POST", "api/classes", data={"name": name, "relations": json.dumps(alike)}, files=files)
+        relations = {"relations": json.dumps(alike)} if alike else {}
+        self.ask("POST", "api/classes", data={"name": name, **relations}, files=files)
 
     def contents(self) -> bytes:
         """Return the contents of the model file."""

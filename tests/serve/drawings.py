@@ -31,7 +31,7 @@ class Sheet:
         self.draw.rectangle((0, low, self.edge, self.edge), fill=shaded(ground, 0.9))
         self.angle, self.scale = random.uniform(-0.35, 0.35), random.uniform(0.8, 1.1)
         self.middle = random.uniform(-0.07, 0.07, 2) + 0.5
-        shadow = self.middle + (0, 0.27 * self.scale)
+        shadow = self.middle + np.array([0, 0.27 * self.scale])
         self._ellipse(shadow, 0.3 * self.scale, 0.06 * self.scale, shaded(ground, 0.75))
 
     def points(self, points: np.ndarray) -> list[tuple[float, float]]:

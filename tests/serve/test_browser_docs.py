@@ -19,7 +19,9 @@ def block(kind: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_api_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_api_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("apple", "pear", "banana"):
         drawing(name, 9, 120).save(f"{name}.jpg")
