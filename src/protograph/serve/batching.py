@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
+from protograph._internal.memory import keep_freed_memory
 from protograph.classifier.answering import Predictions
 from protograph.encoders.base import ImageEncoder
 from protograph.encoders.workers import cpu_workers
@@ -72,6 +73,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._idle = 0
         self._closed = False
+        keep_freed_memory()  # a batch takes and frees the same large tensors as the last one
         workers, threads = cpu_workers()
         self._threads = [
             threading.Thread(target=self._work, args=(threads,), name=f"encode-{index}", daemon=True)
