@@ -253,7 +253,8 @@ def check_examples(
             logits = scores + offsets
             probabilities, answers = logits.softmax(1), named(logits.argmax(1), likeness).tolist()
             largest, own = probabilities.max(1).values.tolist(), probabilities[:, row].tolist()
-            for index, (answer, probability, own_probability) in enumerate(zip(answers, largest, own, strict=True)):
+            first = (counts[row] or len(answers)) - len(answers)  # those that are not kept come first
+            for index, (answer, probability, own_probability) in enumerate(zip(answers, largest, own, strict=True), first):
                 images[row].append(AskedImage(labels[row], index, answer, probability, own_probability))
             advance(len(answers))
     classes = tuple(class_check(labels[row], row >= space.seen, counts[row], images[row]) for row in state.order.tolist())

@@ -4,15 +4,15 @@ Shapes: S fitted classes, N added, V = S + N, K examples, D features, n images.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph.classifier.naming import check_new_name, class_index
+from protograph.classifier.naming import check_known, check_new_name, class_index
 from protograph.nn.classify import GaussianClassifier
 from protograph.nn.operators import mapped_weights
 from protograph.nn.whitening import Whitening, WithinSpread
@@ -135,6 +135,12 @@ class ClassStatistics:
     centre: Tensor
     spread: WithinSpread
 
+    def with_images(self, index: int, aligned: Tensor) -> "ClassStatistics":
+        """Return the statistics with one class anew, from aligned features [n, D]; what it taught of the spread stays."""
+        means, counts = self.means.clone(), list(self.counts)
+        means[index], counts[index] = aligned.mean(0), len(aligned)
+        return replace(self, means=means, counts=tuple(counts))
+
     def without(self, index: int) -> "ClassStatistics":
         """Return the statistics without one class; what it taught of the spread stays."""
         means = torch.cat([self.means[:index], self.means[index + 1 :]])
@@ -215,10 +221,7 @@ class GaussianSpace:
             for label, relation in relations.items():
                 relations[label], answered = relation.added(name, names, hints.get(name, {}).get(label))
                 known |= answered
-            if not len(features) and not known:
-                raise InputError(
-                    f"nothing is known of class '{name}': give at least one example, or how it relates to other classes"
-                )
+            check_known(name, len(features), known)
             names.append(name)
             related.append(known)
         self.relations, self.names, self.related = relations, names, related
@@ -238,11 +241,73 @@ class GaussianSpace:
         else:
             self.further[name] = torch.cat([self.further.get(name, aligned[:0]), aligned])
         if only_new:
-            prototypes = self.prototypes.clone()
-            prototypes[row] = self._prototypes([row], self.prototypes)[0]
-            self._change(prototypes)
+            self._change_one(row)
         else:
             self._update()
+
+    def remove_examples(self, name: str, rows: Collection[int], images: Tensor | None, only_new: bool = False) -> None:
+        """Remove some examples of a class; what fitted ones taught of the spread stays.
+
+        Args:
+            name: The class.
+            rows: The indices of these examples.
+            images: The features [n, D] of all its examples, if they are kept; those of fitted images are needed.
+            only_new: Whether all other classes stay as they are.
+
+        Raises:
+            InputError: The features of a fitted image are needed, and were not kept.
+
+        """
+        row = self.index(name)
+        stay = [index for index in range(self.examples(row)) if index not in rows]
+        if row >= self.seen:
+            self.support[row - self.seen] = self.support[row - self.seen][stay]
+        else:
+            self._remove_fitted(row, stay, images)
+        if only_new:
+            self._change_one(row)
+        else:
+            self._update()
+
+    def _remove_fitted(self, row: int, stay: Sequence[int], images: Tensor | None) -> None:
+        """Remove all examples of a fitted class but those that stay."""
+        name, before = self.names[row], self.fitted.counts[row]
+        further = self.further.pop(name, self.fitted.means[:0])
+        later = further[[index - before for index in stay if index >= before]]
+        first = [index for index in stay if index < before]
+        if len(first) < before:
+            if images is None:
+                raise InputError(
+                    f"the features of the images that '{name}' was fitted on were not kept: fit with keep_features=True "
+                    "(`fit --keep-features`)"
+                )
+            chosen = self.whitening.aligned(images[first]).float() if first else later
+            later = later if first else later[:0]  # those given later take the place of the fitted ones
+            self.fitted = self.fitted.with_images(row, chosen)
+        if len(later):
+            self.further[name] = later
+
+    def relate(self, name: str, hints: Mapping[str, ClassHint], only_new: bool = False) -> None:
+        """Say anew how a class relates, by hints for some relations; `only_new` leaves all other classes as they are."""
+        row, relations, known = self.index(name), dict(self.relations), False
+        for label, hint in hints.items():
+            relations[label], answered = relations[label].retold(row, self.names, hint)
+            known |= answered
+        if row >= self.seen:
+            known |= self.related[row - self.seen] and hints.keys() != relations.keys()
+            check_known(name, self.examples(row), known)
+            self.related[row - self.seen] = known
+        self.relations = relations
+        if only_new:
+            self._change_one(row)
+        else:
+            self._update()
+
+    def relate_by_hand(self) -> None:
+        """Begin a relation in which people say how classes relate; there is no other one."""
+        relation = KeptRelation.by_hand(self.names)
+        self.relations = {relation.label: relation}
+        self.settings = replace(self.settings, relations=RelationUse((relation.label,)))
 
     def remove(self, name: str, only_new: bool = False) -> None:
         """Remove a class, fitted or added; `only_new` leaves all other prototypes as they are."""
@@ -275,6 +340,12 @@ class GaussianSpace:
         self.scale = self._mean_length(spread)
         fitted = self._prototypes(range(self.seen))
         self._change(torch.cat([fitted, self._prototypes(range(self.seen, len(self.names)), fitted)]))
+
+    def _change_one(self, row: int) -> None:
+        """Compute the prototype of one class alone."""
+        prototypes = self.prototypes.clone()
+        prototypes[row] = self._prototypes([row], self.prototypes)[0]
+        self._change(prototypes)
 
     def _change(self, prototypes: Tensor) -> None:
         self.prototypes, self._linear = prototypes, None

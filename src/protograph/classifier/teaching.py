@@ -1,6 +1,6 @@
 """What changes a classifier: classes and examples that come and go."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
@@ -11,8 +11,9 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress, Silent
 from protograph.classifier.answering import Answering
+from protograph.classifier.base import is_whole
 from protograph.classifier.gaussian_fitting import enough_to_choose, fit_space
-from protograph.classifier.gaussian_space import FITTED
+from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import as_label
 from protograph.classifier.state import State
@@ -62,7 +63,7 @@ class Teaching(Answering):
         features = {name: part.features for name, part in given.items()}
         with self._changes.held:
             state = self._state
-            hints = {str(labels[name]): self._hints(relations.get(name)) for name in examples}
+            hints = {str(labels[name]): self._hints(relations.get(name), state.space) for name in examples}
             space = state.copy_space()
             space.add_all(features, hints, self._only_new())
             kept = self._with_features(state.kept, features)
@@ -97,6 +98,70 @@ class Teaching(Answering):
             thumbnails = with_thumbnails(state, {label: given})
             settled = self._settled(state.changed(space, state.labels, kept, thumbnails))
             self._change_to(settled, f"added {counted(len(features), 'example')} to '{label}'")
+        return self
+
+    def remove_examples(self, name: Any, indices: Sequence[int]) -> Self:
+        """Remove some examples of a class, without training, and return the classifier.
+
+        What a fitted image taught of how images spread around their classes stays until `refit`.
+
+        Args:
+            name: The label of the class.
+            indices: The indices of these examples, in the order of `thumbnails_of` and of `check_examples`.
+
+        Raises:
+            InputError: There is no such class or example, none would be left, or the features of a fitted image were not kept.
+
+        """
+        check_is_fitted(self)
+        label = str(as_label(name, self.classes_))
+        with self._changes.held:
+            state = self._state
+            row, space = state.space.index(label), state.copy_space()
+            count = space.examples(row)
+            rows = check_indices(indices, count, label)
+            images = state.kept.get(label)
+            whole = images is not None and len(images) == count
+            space.remove_examples(label, rows, images if whole else None, self._only_new())
+            stay = [index for index in range(count or 0) if index not in rows]
+            kept = {other: part for other, part in state.kept.items() if other != label}
+            if images is not None and whole:
+                kept[label] = images[stay]
+            thumbnails = dict(state.thumbnails)
+            if shown := thumbnails.get(label):
+                thumbnails[label] = tuple(shown[index] for index in stay)
+            settled = self._settled(state.changed(space, state.labels, kept, thumbnails))
+            self._change_to(settled, f"removed {counted(len(rows), 'example')} of '{label}'")
+        return self
+
+    def relate(self, name: Any, relations: Any = None) -> Self:
+        """Say anew how a class relates to others, and return the classifier.
+
+        A relation that nothing is said to stays as it is. A Gaussian classifier without relations begins one, "by hand", with
+        the first similarities that it is told. Until it is fitted anew, that one places classes without examples only.
+
+        Args:
+            name: The label of the class.
+            relations: The forms that `add_class` takes. `{}` says that it is similar to none. By default the relations'
+                sources are asked for the class's name once more.
+
+        Raises:
+            InputError: There is no such class, or the relations cannot be told this.
+
+        """
+        check_is_fitted(self)
+        label = str(as_label(name, self.classes_))
+        with self._changes.held:
+            state = self._state
+            space = state.copy_space()
+            space.index(label)
+            if isinstance(relations, Mapping) and not space.relations and isinstance(space, GaussianSpace):
+                space.relate_by_hand()
+            told = {} if relations is None and not space.relations else relations
+            hints = self._hints(told, space) if told is not None else dict.fromkeys(space.relations, ClassHint())
+            space.relate(label, hints, self._only_new())
+            settled = self._settled(state.changed(space, state.labels, state.kept, state.thumbnails))
+            self._change_to(settled, f"told how '{label}' relates")
         return self
 
     def remove_class(self, name: Any) -> Self:
@@ -183,15 +248,38 @@ class Teaching(Answering):
         grown = {name: torch.cat([kept.get(name, part[:0]), part]) for name, part in examples.items() if len(part)}
         return {**kept, **grown}
 
-    def _hints(self, relations: Any) -> dict[str, ClassHint]:
-        if relations is not None and not self.space_.relations:
-            reason = "was fitted without relations"
-            if isinstance(self.space_, JointSpace) and not self.space_.variant.needs_relation:
-                reason = f"is of variant '{self.space_.variant.name}', which uses no relations"
-            raise InputError(
-                f"this classifier {reason}, so it cannot be told how a class relates: fit it with relations, such as wordnet"
-            )
-        return parse_hints(relations, self.space_.relations)
+    def _hints(self, relations: Any, space: JointSpace | GaussianSpace) -> dict[str, ClassHint]:
+        if relations is not None and not space.relations:
+            reason, way_out = "was fitted without relations", "fit it with relations, such as wordnet"
+            if isinstance(space, GaussianSpace):
+                way_out += ", or say how an existing class relates to others (relate, `protograph relate`)"
+            elif not space.variant.needs_relation:
+                reason = f"is of variant '{space.variant.name}', which uses no relations"
+            raise InputError(f"this classifier {reason}, so it cannot be told how a class relates: {way_out}")
+        return parse_hints(relations, space.relations)
+
+
+def check_indices(indices: Sequence[int], count: int | None, name: str) -> set[int]:
+    """Return indices of examples to remove.
+
+    Args:
+        indices: The indices.
+        count: The number of examples of the class; None of one that was learned by training.
+        name: The class.
+
+    Raises:
+        InputError: There is none, one is none of an example, or no example would be left.
+
+    """
+    rows = list(indices)
+    if not rows:
+        raise InputError(f"no examples of class '{name}' are named: give at least one index")
+    for index in rows:
+        if not is_whole(index) or index < 0 or (count is not None and index >= count):
+            raise InputError(f"class '{name}' has no example {index!r}: give indices from 0 to {(count or 1) - 1}")
+    if count is not None and len(set(rows)) == count:
+        raise InputError(f"class '{name}' would have no example left: remove the class instead")
+    return {int(index) for index in rows}
 
 
 def with_thumbnails(state: State, examples: Mapping[str, Examples]) -> dict[str, Thumbnails]:
