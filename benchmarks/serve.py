@@ -269,9 +269,9 @@ def measure(model: Path, encoder: ImageEncoder, contents: Sequence[bytes], clien
     about = (
         f"`python benchmarks/serve.py`, {os.cpu_count()} cores, {seconds:.0f} seconds for each row: EfficientNet-Lite0 at 224 "
         "pixels, JPEGs of 500 x 375 pixels, one per request. The bare encoder decodes the same files and encodes them in "
-        "batches of 32, in one process by all cores; it ran before and after each row. The clients run on the same cores. Where "
-        "other programs take the cores at the same time, rates mean little; the processor's time for each image is nearly the "
-        "same."
+        "batches of 32, in one process by all cores; it ran before and after each row. The clients run on the same cores. "
+        "Where other programs take the cores at the same time, rates mean little; the processor's time for each image is "
+        "nearly the same."
     )
     return (
         f"# Serving\n\n{about}\n\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"

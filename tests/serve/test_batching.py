@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from served import photograph
+import torch
+from served import encoder, photograph
 
 from protograph import Classifier
-from protograph.serve.batching import MOST, Batcher
+from protograph.serve.batching import MOST, Batcher, batch_size, encode_pixels
 from protograph.serve.model_host import ModelHost, Served
 from protograph.serve.refusals import Refusal
 from protograph.serve.uploads import Upload
@@ -74,3 +75,21 @@ def test_a_defect_reaches_whoever_asked_and_the_workers_go_on(model: Path, monke
         assert await batcher.encode([], served) == []
 
     batching(model, work)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "idle", "size"),
+    [(1, 2, 1), (5, 2, 3), (15, 1, 15), (16, 2, 16), (20, 2, 16), (40, 2, 16), (64, 2, 32), (99, 1, 32)],
+)
+def test_workers_share_what_waits_but_take_full_batches(waiting: int, idle: int, size: int) -> None:
+    assert batch_size(waiting, idle, 16) == size
+
+
+@pytest.mark.parametrize("count", [1, 11, 12, 15, 16, 17, 31])
+def test_filling_a_batch_up_changes_no_features(count: int) -> None:
+    opened = encoder()
+    pixels = [opened.prepare(photograph("red", index)) for index in range(count)]
+    features = encode_pixels(opened, pixels)
+    assert features.shape == (count, opened.features)
+    alone = torch.cat([opened.encode_pixels(image[None]) for image in pixels])
+    assert torch.allclose(features, alone, atol=1e-4)

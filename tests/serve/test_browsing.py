@@ -75,3 +75,19 @@ def test_thumbnails_are_small_images_of_the_examples(tmp_path: Path) -> None:
             assert abs(difference).max() < 3
         assert asking.get("/api/classes/thumbnail", params={"class": "red", "index": 6}).status_code == 404
         assert asking.get("/api/classes/thumbnail", params={"class": "red", "index": -1}).status_code == 400
+
+
+def test_the_map_and_the_suggestions_are_those_of_the_classifier(model: Path, asking: Asking) -> None:
+    classifier = Classifier.load(model)
+    wanted, drawn = classifier.class_map(), asking.get("/api/map").json()
+    assert [place["class"] for place in drawn["labels"]] == wanted.labels.tolist()
+    assert np.allclose([(place["x"], place["y"]) for place in drawn["labels"]], wanted.positions)
+    names = wanted.labels.tolist()
+    assert [(edge["from"], edge["to"]) for edge in drawn["edges"]] == [
+        (names[edge.first], names[edge.second]) for edge in wanted.edges
+    ]
+    suggestions = asking.get("/api/classes/relations", params={"class": "red"}).json()["suggestions"]
+    assert [(part["class"], part["source"]) for part in suggestions] == [
+        (part.label, part.source) for part in classifier.suggest_relations("red")
+    ]
+    assert asking.get("/api/classes/relations", params={"class": "a new one"}).json()["relations"] == []

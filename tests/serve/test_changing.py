@@ -122,3 +122,24 @@ def test_names_with_markup_are_only_names(model: Path, asking: Asking) -> None:
     assert answer.headers["content-type"] == "application/json"
     assert sorted(file.name for file in model.parent.iterdir()) == ["birds.pg", "birds.pg.history"]
     assert post(asking, "classes/remove", json={"class": name})["what"] == f"removed '{name}'"
+
+
+def test_examples_are_removed_by_their_places(model: Path, asking: Asking) -> None:
+    answer = post(asking, "classes/examples/remove", json={"class": "red", "indices": [0, 3, 3]})
+    assert answer["what"] == "removed 2 images of 'red'"
+    assert len(asking.get("/api/classes/examples", params={"class": "red"}).json()["examples"]) == 4
+    failed = asking.post("/api/classes/examples/remove", headers=HEADERS, json={"class": "red", "indices": [4]})
+    assert failed.json() == {"error": "class 'red' has no example 4: give indices from 0 to 3"}
+
+
+def test_relations_are_told_by_hand_where_there_are_none(model: Path, asking: Asking) -> None:
+    data = {"name": "blue", "relations": json.dumps({"red": 0.25})}
+    post(asking, "classes", files=files(photographs("blue", 2)), data=data)
+    related = asking.get("/api/classes/relations", params={"class": "blue"}).json()["relations"]
+    assert related == [{"class": "red", "relation": "by hand", "similarity": 0.25}]
+    told = post(asking, "classes/relations", json={"class": "blue", "similarities": {"green": 0.5}})
+    assert told["what"] == "told how 'blue' relates"
+    related = asking.get("/api/classes/relations", params={"class": "blue"}).json()["relations"]
+    assert [(part["class"], part["similarity"]) for part in related] == [("green", 0.5)]
+    post(asking, "classes/relations", json={"class": "blue", "similarities": {}})
+    assert asking.get("/api/classes/relations", params={"class": "blue"}).json()["relations"] == []

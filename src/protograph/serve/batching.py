@@ -26,6 +26,7 @@ from protograph.serve.refusals import Refusal
 from protograph.serve.uploads import Upload
 
 MOST = 32  # images of a batch
+NEARLY_FULL = 0.75  # share of a batch from which filling it up pays
 WAIT = 0.002  # seconds that the first image of a batch waits for others
 
 
@@ -145,7 +146,7 @@ class Batcher:
                 if rest > 0 and len(self._waiting) < MOST and not self._closed:
                     self._changed.wait(rest)
                     continue
-                size = min(MOST, math.ceil(len(self._waiting) / self._idle))
+                size = batch_size(len(self._waiting), self._idle, self._waiting[0].served.encoder.batch_size())
                 self._idle -= 1
                 return [self._waiting.popleft() for _ in range(size)]
             return []
@@ -185,10 +186,24 @@ def prepare(encoder: ImageEncoder, upload: Upload, most_pixels: int) -> Tensor:
     return encoder.preparation.read_content(upload.content, f"image {upload.name}", most_pixels)
 
 
+def batch_size(waiting: int, idle: int, full: int) -> int:
+    """Return how many of the waiting images one of the idle workers takes: a fair share, but full batches where there are any.
+
+    On a CPU, an image in a batch that is not full takes half as long again.
+    """
+    share = math.ceil(waiting / idle)
+    if waiting >= full:
+        share = full * max(1, waiting // idle // full)
+    return max(1, min(MOST, share, waiting))
+
+
 def encode_pixels(encoder: ImageEncoder, pixels: Sequence[Tensor]) -> Tensor:
-    """Return the features [n, D] of prepared images."""
-    size = encoder.batch_size()
-    parts = [encoder.encode_pixels(torch.stack(list(pixels[start : start + size]))) for start in range(0, len(pixels), size)]
+    """Return the features [n, D] of prepared images. A batch that is nearly full is filled up, which takes less time."""
+    size, parts = encoder.batch_size(), []
+    for start in range(0, len(pixels), size):
+        part = list(pixels[start : start + size])
+        missing = size - len(part) if NEARLY_FULL * size <= len(part) else 0
+        parts.append(encoder.encode_pixels(torch.stack(part + [part[0]] * missing))[: len(part)])
     return torch.cat(parts)
 
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from protograph._internal.errors import InputError
 from protograph.classifier import history as file_history
 from protograph.classifier.labels import parse_label
-from protograph.serve import answers, pending
+from protograph.serve import answers
 from protograph.serve.application import application_of
 from protograph.serve.refusals import Json, Refusal
 
@@ -67,9 +67,9 @@ async def relations(request: Request, name: str = Name) -> Json:
     served = await host.current()
     label = parse_label(name, served.classifier.classes_)
     related = answers.relations_of(served.classifier, str(label))
-    suggested = await host.run(pending.suggest_relations, served.classifier, label)
+    suggested = await host.run(served.classifier.suggest_relations, label)
     suggestions = [
-        {"class": answers.plain(other), "similarity": similarity, "source": source} for other, similarity, source in suggested
+        {"class": answers.plain(part.label), "similarity": part.similarity, "source": part.source} for part in suggested
     ]
     return Json({"version": served.version, "class": label, "relations": related, "suggestions": suggestions})
 
@@ -90,7 +90,7 @@ async def class_map(request: Request) -> Json:
     """Place the classes in two dimensions, with their relations as edges."""
     host = application_of(request).host
     served = await host.current()
-    drawn = await host.run(pending.class_map, served.classifier)
+    drawn = await host.run(served.classifier.class_map)
     added = {row["class"]: row["added"] for row in answers.class_list(served.classifier)}
     names = [answers.plain(label) for label in drawn.labels]
     labels = [
@@ -98,8 +98,8 @@ async def class_map(request: Request) -> Json:
         for name, (x, y) in zip(names, drawn.positions, strict=True)
     ]
     edges: list[dict[str, Any]] = [
-        {"from": names[first], "to": names[second], "weight": float(weight), "relation": relation}
-        for first, second, weight, relation in drawn.edges
+        {"from": names[edge.first], "to": names[edge.second], "weight": edge.weight, "relation": edge.relation}
+        for edge in drawn.edges
     ]
     return Json({"version": served.version, "labels": labels, "edges": edges})
 

@@ -12,7 +12,6 @@ from protograph.classifier import history
 from protograph.classifier.estimator import Classifier
 from protograph.classifier.labels import parse_label
 from protograph.classifier.thumbnails import Examples, Thumbnails, make_thumbnail
-from protograph.serve import pending
 from protograph.serve.application import Application, application_of
 from protograph.serve.bodies import IMAGES, ClassBody, ExamplesBody, RelationsBody, RenameBody, form_body, text_field
 from protograph.serve.model_host import Served
@@ -44,7 +43,11 @@ async def add_class(request: Request) -> Json:
     def add(classifier: Classifier) -> None:
         if len(classifier.classes_) >= application.limits.classes:
             raise InputError(f"there are {application.limits.classes} classes, as many as are allowed: remove one first")
-        classifier.add_class(parse_label(name, classifier.classes_), examples, relations)
+        label = parse_label(name, classifier.classes_)
+        if isinstance(relations, dict) and not classifier.space_.relations:  # those told by hand begin with this class
+            classifier.add_class(label, examples).relate(label, relations)
+        else:
+            classifier.add_class(label, examples, relations)
 
     count = len(form.files)
     source = f" from {count} image{'' if count == 1 else 's'}" if count else ""
@@ -101,7 +104,7 @@ async def remove_examples(request: Request, body: ExamplesBody) -> Json:
     return await changed(
         application_of(request),
         f"removed {count} image{'' if count == 1 else 's'} of '{name}'",
-        lambda model: pending.remove_examples(model, parse_label(name, model.classes_), sorted(set(body.indices))),
+        lambda model: model.remove_examples(parse_label(name, model.classes_), sorted(set(body.indices))),
     )
 
 
@@ -115,7 +118,7 @@ async def relate(request: Request, body: RelationsBody) -> Json:
     return await changed(
         application_of(request),
         f"told how '{name}' relates",
-        lambda model: pending.relate(model, parse_label(name, model.classes_), relations),
+        lambda model: model.relate(parse_label(name, model.classes_), relations),
     )
 
 
@@ -189,10 +192,10 @@ def parse_relations(text: str | None) -> dict[str, float] | str | None:
     except (ValueError, RecursionError) as error:
         raise InputError("the relations are no JSON: send {class: similarity}, or a name in quotation marks") from error
     if isinstance(value, str):
-        return value or None
+        return value
     if not isinstance(value, dict):
         raise InputError("the relations must be {class: similarity}, or the name by which the relation knows the class")
     for name, number in value.items():
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
             raise InputError(f"a similarity is a number from 0 (not alike) to 1 (the same), but {name} is given {number}")
-    return value or None
+    return value
