@@ -203,7 +203,7 @@ def test_classes_are_found_renamed_and_removed(open_page: Open) -> None:
     page.locator("dialog").get_by_role("button", name="Rename").click()
     page.get_by_role("heading", name="<b>nashi</b>").wait_for()
     page.get_by_role("button", name="Remove", exact=True).click()
-    page.get_by_text("Removed '<b>nashi</b>'.").wait_for()
+    page.locator(".toast").get_by_text("Removed '<b>nashi</b>'.").wait_for()
     assert page.locator("h1:visible").inner_text() == "Classes"
     page.locator(".toast").get_by_role("button", name="Undo").click()
     page.get_by_label("Search classes").fill("nashi")
@@ -338,6 +338,7 @@ def test_every_view_fits_a_phone(open_page: Open, fruits: Fruits, width: int) ->
 
 def test_the_keyboard_is_enough(open_page: Open, fruits: Fruits) -> None:
     page = open_page("2")
+    page.on("filechooser", lambda chooser: None)  # so that the browser tells of it from now on
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "skip"
     page.keyboard.press("Enter")

@@ -2,7 +2,7 @@
 
 const RED = [178, 24, 43];
 const BLUE = [33, 102, 172];
-const STRONGEST = 0.72; // opacity of the colours
+const STRONGEST = 0.65; // opacity of the colours
 const GRID = 128; // edge of the smooth map
 
 /**
@@ -27,14 +27,16 @@ export function drawImage(canvas, bitmap, map) {
   context.drawImage(coloured(map), ...box);
 }
 
-/** The image turns grey and faint, so that the colours over it stand out. */
+/** The image turns nearly grey and a little faint, so that the colours over it stand out. */
 function greyed(context, canvas) {
   context.save();
   context.globalCompositeOperation = "saturation";
+  context.globalAlpha = 0.8;
   context.fillStyle = "gray";
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.globalCompositeOperation = "source-over";
-  context.fillStyle = "rgba(255, 255, 255, 0.3)";
+  context.globalAlpha = 1;
+  context.fillStyle = "rgba(255, 255, 255, 0.15)";
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.restore();
 }
@@ -48,7 +50,7 @@ function fadeOutside(context, canvas, [left, top, width, height]) {
   context.beginPath();
   context.rect(0, 0, canvas.width, canvas.height);
   context.rect(left, top, width, height);
-  context.fillStyle = "rgba(127, 127, 127, 0.6)";
+  context.fillStyle = "rgba(127, 127, 127, 0.5)";
   context.fill("evenodd");
   context.restore();
 }

@@ -4,7 +4,7 @@ import { showButtons } from "./changes.js";
 import { focus, h, replace } from "./dom.js";
 import { icon } from "./icons.js";
 import { follow } from "./live.js";
-import { notify, showBanners } from "./notices.js";
+import { leaveNotices, notify, showBanners } from "./notices.js";
 import { takeToken } from "./session.js";
 import { store } from "./store.js";
 import { createAsk } from "./views/ask.js";
@@ -50,6 +50,7 @@ function open() {
   const title = view.element.querySelector("h1");
   document.title = `${title.textContent} \u00b7 Protograph`;
   if (moved) {
+    leaveNotices();
     scrollTo(0, 0);
     focus(title, { preventScroll: true });
   }

@@ -9,6 +9,8 @@ import { sentence } from "./words.js";
 
 const SHOWN = 10_000; // milliseconds for which a notice stays, unless the pointer or the focus is on it
 
+let shownAt = 0;
+
 /** Let screen readers say a sentence. */
 export function speak(text) {
   const spoken = document.getElementById("spoken");
@@ -33,9 +35,15 @@ export function notify(text, { action, onAction, kind = "done" } = {}) {
     h("button", { class: "bare", type: "button", "aria-label": "Close the notice", onclick: close }, icon("close")),
   );
   replace(toasts, toast);
+  shownAt = Date.now();
   speak(sentence(text));
   const later = () => (toast.matches(":hover, :focus-within") ? setTimeout(later, 2000) : close());
   setTimeout(later, SHOWN);
+}
+
+/** Take the notice away when another view opens, unless it came with that. */
+export function leaveNotices() {
+  if (Date.now() - shownAt > 1000) replace(document.getElementById("toasts"));
 }
 
 /** Show a failure as a notice. */

@@ -36,14 +36,14 @@ export function createAsk() {
   const heatmap = h(
     "div",
     { class: "heatmap-options card" },
-    h("label", { for: "show-heatmap", class: "tick" }, overlay, "Show where it looked"),
-    h("div", { class: "selects" }, h("label", {}, "for ", subject), h("label", {}, "against ", rival)),
+    h("div", { class: "selects" }, h("label", {}, "Heat map for ", subject), h("label", {}, "against ", rival)),
     legend,
   );
+  const toggle = h("label", { for: "show-heatmap", class: "tick" }, overlay, "Show where it looked");
   const note = h("p", { class: "hint", hidden: true });
   const unseen = h("p", { class: "hint", hidden: true });
   const result = h("section", { class: "answer", "aria-label": "Answer" });
-  const grid = h("div", { class: "ask-grid", hidden: true }, h("figure", { class: "card" }, canvas, unseen, note), result, heatmap);
+  const grid = h("div", { class: "ask-grid", hidden: true }, h("figure", { class: "card" }, canvas, toggle, unseen, note), result, heatmap);
   const asking = h("div", {}, images.element, sending.element, grid);
   const element = h("section", { class: "view" }, h("h1", {}, "What is it?"), start, asking);
 
@@ -55,7 +55,7 @@ export function createAsk() {
     grid.hidden = false;
     images.element.classList.add("compact");
     replace(result);
-    heatmap.hidden = true;
+    heatmap.hidden = toggle.hidden = true;
     draw();
     await askAgain(true);
   }
@@ -107,6 +107,7 @@ export function createAsk() {
   function explanation() {
     if (store.model.classes === 1) return `Every image is taken for '${best().class}', the only class: teach a second one.`;
     if (answer.unknown) return "It is like none of the classes. If it were one of them, these would be the most probable:";
+    if (store.model.unknown === null) return `It answers one of its ${store.model.classes} classes, whatever an image shows. The most probable ones:`;
     return `Of the ${store.model.classes} classes, these are the most probable:`;
   }
 
@@ -203,7 +204,7 @@ export function createAsk() {
   function showOptions() {
     const names = answer.nearest.map((row) => String(row.class));
     const map = answer.heatmap;
-    heatmap.hidden = !map;
+    heatmap.hidden = toggle.hidden = !map;
     note.textContent = answer.heatmap_note ?? "";
     note.hidden = !note.textContent;
     if (!map) return;

@@ -39,15 +39,17 @@ function verdict({ verdict: words, accuracy }) {
   );
 }
 
-function advice({ advice: lines, classes }) {
+function advice({ advice: lines, classes, pairs: confused }) {
   if (!lines.length) return null;
-  const needy = classes.filter((row) => row.verdict !== "learned");
+  const needy = classes.filter((row) => row.verdict !== "learned").map((row) => String(row.class));
+  const partners = confused.filter(({ first, second }) => needy.includes(String(first)) || needy.includes(String(second)));
+  const names = [...new Set([...needy, ...partners.flatMap(({ first, second }) => [String(first), String(second)])])];
   return h(
     "section",
     { class: "card" },
     h("h2", {}, "What to add"),
     h("ul", { class: "sentences" }, lines.map((text) => h("li", {}, sentence(text)))),
-    h("p", { class: "chips" }, needy.slice(0, 12).map((row) => h("a", { class: "chip", href: link(row.class) }, `Add to '${row.class}'`))),
+    h("p", { class: "chips" }, names.slice(0, 12).map((name) => h("a", { class: "chip", href: link(name) }, `Add to '${name}'`))),
   );
 }
 

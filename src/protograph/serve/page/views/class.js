@@ -168,9 +168,6 @@ function addForm(nameOf) {
 }
 
 async function relationsForm(name) {
-  if (!store.model.relations.length) {
-    return h("p", { class: "hint" }, "This classifier uses no relations between classes. One that is begun or fitted with ", h("code", {}, "--relations"), " does.");
-  }
   const found = await get("/api/classes/relations", { class: name });
   const problem = h("div");
   const save = h("button", { type: "button", disabled: true, onclick: () => send() }, "Save");

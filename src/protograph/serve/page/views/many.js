@@ -22,7 +22,7 @@ export function createMany() {
   let stop = null;
 
   const start = h("div");
-  const images = picker({ multiple: true, folders: true, onImages: (files) => add(files), hint: "Folders may hold folders." });
+  const images = picker({ multiple: true, folders: true, onImages: (files) => add(files), hint: h("span", { class: "by-mouse" }, "Folders may hold folders.") });
   const state = progress();
   const problem = h("div");
   const summary = h("p", { class: "hint", role: "status" });

@@ -62,7 +62,7 @@ export function createTeach() {
     known.textContent = names.includes(text)
       ? `'${text}' is known already: it gets these images as further examples.`
       : similar ? `'${similar}' is known already. '${text}' would be another class.` : "";
-    related.hidden = names.includes(text) || !relatable();
+    related.hidden = names.includes(text) || !store.model?.classes;
   }
 
   async function suggest() {
@@ -166,11 +166,8 @@ export function createTeach() {
       1: "Second class: something else that it is to tell from the first.",
     };
     lead.textContent = words[count] ?? "A name and a few images: it learns the class at once.";
-    related.hidden = !relatable();
+    related.hidden = !count;
   }
-
-  /** Whether there is a relation, and a class that the new one may be like. */
-  const relatable = () => Boolean(store.model?.classes && store.model.relations.length);
 
   store.addEventListener("model", showLead);
   showLead();
