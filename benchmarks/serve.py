@@ -31,6 +31,7 @@ import torch
 
 from encoding import write_photographs
 from protograph import Classifier
+from protograph._internal.memory import keep_freed_memory
 from protograph.encoders import ImageEncoder, open_encoder
 from protograph.encoders.workers import cpu_workers
 
@@ -223,6 +224,7 @@ def main() -> None:
         folder = Path(name)
         photographs = write_photographs(folder, IMAGES)
         contents = [path.read_bytes() for path in photographs]
+        keep_freed_memory()  # as the server does
         encoder = open_encoder("efficientnet-lite0")
         model = folder / "model.pg"
         Classifier(encoder).fit(photographs, [f"class {index % CLASSES}" for index in range(IMAGES)]).save(model)
