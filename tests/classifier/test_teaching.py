@@ -88,7 +88,7 @@ def test_relations_told_by_hand_begin_where_there_were_none(tmp_path: Path) -> N
     loaded = Classifier.load(tmp_path / "kept.pg").relate("x", {"d": 0.7})
     assert loaded.relation_share("x") == 1
     assert matrix(loaded, BY_HAND)[6, 3] == pytest.approx(0.7)
-    with pytest.raises(InputError, match="relation 'by hand' has no source that could answer for 'crane#5'"):
+    with pytest.raises(InputError, match="relation 'hand' has no source that could answer for 'crane#5'"):
         loaded.relate("x", "crane#5")
 
 
@@ -106,7 +106,7 @@ def test_relations_are_told_from_the_first_class_on() -> None:
     with pytest.raises(InputError, match="there is no class 'a', nor any other yet"):
         known.relate("a", {"b": 1.0})
     known.add_class("a", features[:2])
-    with pytest.raises(InputError, match="unknown class in relation 'by hand' 'b'"):
+    with pytest.raises(InputError, match="unknown class in relation 'hand' 'b'"):
         known.relate("a", {"b": 1.0})
     known.relate("a", {})
     known.add_class("b", features[12:14]).relate("b", {"a": 0.5})

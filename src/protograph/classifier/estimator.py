@@ -284,8 +284,10 @@ class Classifier(Teaching):
         check_is_fitted(self)
         return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent(), recursive)
 
-    def read_examples(self, files: Sequence[Path], skip_bad: bool = False, progress: Progress | None = None) -> Examples:
-        """Return files as examples of a class, which `add_class` and `add_examples` take.
+    def read_examples(
+        self, files: Sequence[Path], skip_bad: bool = False, progress: Progress | None = None
+    ) -> tuple[list[str], Examples]:
+        """Return the names of images, or of vectors, and these as examples of a class, which `add_class` takes.
 
         Args:
             files: Images and folders of images; files of features where the classifier was fitted on features.
@@ -299,9 +301,10 @@ class Classifier(Teaching):
         progress = progress or Silent()
         check_is_fitted(self)
         if self.encoder_ is None:
-            features = self.encode_files(files, skip_bad, progress)[1]
-            return Examples(features, (None,) * len(features))
-        return self.encode_examples(readable_images(files, skip_bad, progress), progress)
+            names, features = self.encode_files(files, skip_bad, progress)
+            return names, Examples(features, (None,) * len(features))
+        images = readable_images(files, skip_bad, progress)
+        return [str(image) for image in images], self.encode_examples(images, progress)
 
     def save(self, path: Path | str) -> None:
         """Write the classifier into one file, which is replaced atomically.

@@ -137,8 +137,8 @@ class Teaching(Answering):
     def relate(self, name: Any, relations: Any = None) -> Self:
         """Say anew how a class relates to others, and return the classifier.
 
-        A relation that nothing is said to stays as it is. A Gaussian classifier without relations begins one, "by hand", with
-        the first similarities that it is told. Until it is fitted anew, that one places classes without examples only.
+        A relation that nothing is said to stays as it is. A Gaussian classifier without relations begins one with the first
+        similarities that it is told. Until it is fitted anew, that one places classes without examples only.
 
         Args:
             name: The label of the class.

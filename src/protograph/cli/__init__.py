@@ -36,11 +36,17 @@ PANELS = {  # the verbs by panel of the overview: where each is, and the first l
             "teaching:check_command",
             "Tell whether a model file was taught enough: per class, what it confuses, and what to add.",
         ),
+        "correct": (
+            "teaching:correct_command",
+            "Correct wrong answers: images become examples of the right class, new or old.",
+        ),
+        "relate": ("teaching:relate_command", "Say anew how a class relates to others, or list what it is likely to be like."),
         "add-examples": ("growing:add_examples_command", "Add more images of a class that exists, fitted or added."),
         "refit": ("growing:refit_command", "Fit a model file anew, on its kept images and those of added classes."),
         "history": ("history:history_command", "List the changes of a model file that can be undone or redone."),
         "undo": ("history:undo_command", "Take back the last change of a model file."),
         "redo": ("history:redo_command", "Make the change of a model file that was undone last once more."),
+        "remove-examples": ("teaching:remove_examples_command", "Remove some examples of a class."),
         "remove-class": ("classifier:remove_class_command", "Remove a fitted or added class, in place."),
         "export": ("classifier:export_command", "Write a model as ONNX."),
         "relations": (

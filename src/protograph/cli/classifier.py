@@ -113,7 +113,7 @@ def add_class_command(
     load_plugins(plugin)
     relations = parse_like(like)
     with pg.Classifier.edit(model) as classifier:
-        examples = classifier.read_examples(files, skip_bad, progress) if files else ()
+        examples = classifier.read_examples(files, skip_bad, progress)[1] if files else ()
         usual = classifier.update
         classifier.set_params(update=update or usual)
         label = parse_label(name, classifier.classes_)
@@ -363,18 +363,22 @@ def parse_prior(text: str) -> str | dict[str, float]:
     return numbers
 
 
-def taken_for(classifier: "Classifier", count: int = 1, hint: str = "--like names another sense") -> list[str]:
-    """Return notes on the meanings for which relations took the classes that came last.
+def taken_for(
+    classifier: "Classifier", count: int = 1, hint: str = "--like names another sense", row: int | None = None
+) -> list[str]:
+    """Return notes on the meanings for which relations took the classes that came last, or one class.
 
     Args:
         classifier: The classifier.
         count: The number of these classes.
         hint: What a user can do where a name may mean something else.
+        row: The index of the one class.
 
     """
     notes = []
     for label, relation in classifier.space_.relations.items():
-        keys = [key for key in relation.known[-count:] if key is not None]
+        asked = relation.known[-count:] if row is None else relation.known[row : row + 1]
+        keys = [key for key in asked if key is not None]
         if not keys or relation.source is None:  # it was not asked, and its files may be elsewhere
             continue
         for sense in relation.source.senses(keys):

@@ -38,7 +38,7 @@ def add_examples_command(
     with pg.Classifier.edit(model) as classifier:
         label = parse_label(name, classifier.classes_)
         classifier.space_.index(str(label))
-        examples = classifier.read_examples(files, skip_bad, progress)
+        examples = classifier.read_examples(files, skip_bad, progress)[1]
         classifier.add_examples(label, examples)
         total = classifier.space_.examples(classifier.space_.index(str(label)))
         notes = refit_notes(classifier, model)

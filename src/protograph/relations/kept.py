@@ -17,7 +17,7 @@ from protograph.relations.base import Description, MissingClassesError, Relation
 from protograph.relations.stored import UnregisteredKindError, find_matrix, name_relation, name_tensors, restore_relation
 
 CLASSES_PER_REQUEST = 256  # classes that a source is asked about together, so that its answer stays small
-BY_HAND = "by hand"  # the label of a relation in which people say how classes relate
+BY_HAND = "hand"  # the label, as in "related by hand", of a relation in which people say how classes relate
 FEWEST_KNOWN = 3  # classes that a source must know: with two, all others would be as similar as these
 
 
