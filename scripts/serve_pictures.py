@@ -22,8 +22,7 @@ sys.path.insert(0, str(ROOT / "tests" / "serve"))
 from browser import CHROMIUM, PHONE, Server, ask, choose, chromium, goto  # noqa: E402
 from drawings import FRUITS, write_drawings  # noqa: E402
 
-WIDE = {"viewport": {"width": 1080, "height": 700}, "device_scale_factor": 1.5}
-COLOURS = 160  # of a picture: enough for the page, and a third of the bytes
+WIDE = {"viewport": {"width": 1080, "height": 700}, "device_scale_factor": 1.25}
 TAUGHT = {"apple": 6, "pear": 6, "banana": 5, "grapes": 6, "orange": 6, "cherries": 4}
 ALIKE = {"pear": {"apple": 0.7}, "orange": {"apple": 0.5}, "cherries": {"grapes": 0.6, "apple": 0.4}}
 
@@ -52,7 +51,7 @@ def draw_pages(browser: Any, server: Server, fruits: dict[str, list[Path]]) -> N
     page = browser.new_page(**WIDE)
     page.goto(server.link)
     ask(page, fruits["pear"][7])
-    keep(page, "ask", 860)
+    keep(page, "ask", 850)
     goto(page, "#/teach")
     page.get_by_label("Name of the class").fill("nectarine")
     choose(page, *[fruits["orange"][6], fruits["apple"][7], fruits["orange"][8]])
@@ -60,14 +59,14 @@ def draw_pages(browser: Any, server: Server, fruits: dict[str, list[Path]]) -> N
     page.get_by_label("Also like").fill("orange")
     page.get_by_label("Also like").press("Enter")
     page.get_by_label("Also like").blur()
-    keep(page, "teach", 800)
+    keep(page, "teach", 860)
     goto(page, "#/check")
     page.locator("table").wait_for()
     keep(page, "check", 760)
     goto(page, "#/map")
     page.locator(".map-node", has_text="pear").click()
     keep(page, "map", 780)
-    phone = browser.new_page(**PHONE, device_scale_factor=1.5, color_scheme="dark")
+    phone = browser.new_page(**PHONE, device_scale_factor=1.25, color_scheme="dark")
     phone.goto(server.link)
     ask(phone, fruits["cherries"][7])
     keep(phone, "phone", 844)
@@ -78,8 +77,7 @@ def keep(page: Any, name: str, height: int) -> None:
     page.set_viewport_size({"width": page.viewport_size["width"], "height": height})
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(700)  # until small pictures are there and bars have grown
-    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(COLOURS)
-    image.save(IMAGES / f"serve-{name}.png", optimize=True)
+    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(IMAGES / f"serve-{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -171,6 +171,23 @@ def test_the_heat_map_can_be_hidden_and_asked_for_another_class(open_page: Open,
     assert "heat map for 'pear'" in page.locator("canvas.photo").get_attribute("aria-label")
 
 
+def test_related_classes_that_helped_are_named(open_page: Open, fruits: Fruits) -> None:
+    page = open_page("4")
+
+    def add_related(route: Any) -> None:
+        answer = route.fetch().json()
+        answer["nearest"][0]["related"] = [{"class": "pear", "relation": "wordnet", "value": 1.5}]
+        route.fulfill(json=answer)
+
+    page.route("**/api/explain", add_related)
+    ask(page, fruits["apple"][5])
+    reasons = page.locator(".reasons")
+    assert reasons.locator("h2").inner_text() == "What speaks for 'apple'"
+    own, related = reasons.locator("li").all_inner_texts()
+    assert own.startswith("its own examples")
+    assert related.split() == ["pear", "by", "WordNet", "+1.5"]
+
+
 def test_an_image_like_no_class_is_unknown(open_page: Open, server: Server, fruits: Fruits, models: dict[str, bytes]) -> None:
     server.show(models["4"])
     known = Classifier.load(server.path)
@@ -425,7 +442,7 @@ def test_no_view_bars_anyone(open_page: Open, fruits: Fruits, scheme: str) -> No
             page.get_by_text("The map as a list").click()
         if view == "many":
             choose(page, fruits["apple"][5])
-            page.locator("table").wait_for()
+            shown(page).locator("table").wait_for()
         found += _violations(axe, page, view)
     goto(page, "#/ask")
     page.get_by_role("button", name="It is something else").click()

@@ -27,11 +27,11 @@ export function drawImage(canvas, bitmap, map) {
   context.drawImage(coloured(map), ...box);
 }
 
-/** The image turns nearly grey and a little faint, so that the colours over it stand out. */
+/** The image turns greyish and a little faint, so that the colours over it stand out. */
 function greyed(context, canvas) {
   context.save();
   context.globalCompositeOperation = "saturation";
-  context.globalAlpha = 0.8;
+  context.globalAlpha = 0.6;
   context.fillStyle = "gray";
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.globalCompositeOperation = "source-over";

@@ -2,10 +2,10 @@
 
 import { classNames, nameField } from "./classnames.js";
 import { h, replace, uniqueId } from "./dom.js";
-import { percent } from "./words.js";
+import { percent, sourceName } from "./words.js";
 
 const USUAL = 0.5; // how alike two classes are when they are first ticked, unless a source says otherwise
-const LEAST = 0.05;
+const LEAST = 0.01;
 
 /** Return an editor: `show({relations, suggestions})` fills it, `values()` returns the similarity of each ticked class. */
 export function relationsEditor(onChange = () => {}) {
@@ -18,7 +18,7 @@ export function relationsEditor(onChange = () => {}) {
     const tick = h("input", { type: "checkbox", id: uniqueId("alike"), checked: ticked });
     const value = Math.max(LEAST, Math.min(1, similarity ?? USUAL));
     const shown = h("output", {}, percent(value));
-    const slider = h("input", { type: "range", min: LEAST, max: 1, step: 0.05, value, "aria-label": `How alike: ${name}`, disabled: !ticked });
+    const slider = h("input", { type: "range", min: LEAST, max: 1, step: 0.01, value, "aria-label": `How alike: ${name}`, disabled: !ticked });
     slider.setAttribute("aria-valuetext", percent(value));
     slider.addEventListener("input", () => {
       shown.textContent = percent(Number(slider.value));
@@ -35,7 +35,7 @@ export function relationsEditor(onChange = () => {}) {
       h(
         "li",
         {},
-        h("label", { for: tick.id }, tick, h("span", { class: "relation-name" }, name), source && h("span", { class: "source" }, `by ${source}`)),
+        h("label", { for: tick.id }, tick, h("span", { class: "relation-name" }, name), source && h("span", { class: "source" }, sourceName(source))),
         slider,
         shown,
       ),

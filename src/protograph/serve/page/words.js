@@ -21,6 +21,11 @@ export const madeOf = ({ examples, added }, model) =>
     .filter(Boolean)
     .join(", ");
 
+const SOURCES = { wordnet: "WordNet", prototypes: "their images" };
+
+/** Return what says that classes are alike: a relation by its label, or the classes' own images. */
+export const sourceName = (label) => `by ${SOURCES[label] ?? label.replace(/^by /, "")}`;
+
 /** Return a number with its sign, by the typographic minus. */
 export const signed = (value) => `${value < 0 ? "\u2212" : "+"}${Math.abs(value).toFixed(1)}`;
 

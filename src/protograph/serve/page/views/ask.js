@@ -11,7 +11,7 @@ import { notifyError, speak } from "../notices.js";
 import { bar, failure, probabilities, progress } from "../parts.js";
 import { picker } from "../picker.js";
 import { changeByUpload, store } from "../store.js";
-import { percent, signed } from "../words.js";
+import { percent, signed, sourceName } from "../words.js";
 import { startPanel } from "./start.js";
 
 const TOP = 5;
@@ -191,7 +191,7 @@ export function createAsk() {
           h(
             "li",
             {},
-            h("span", { class: "bar-name" }, part.name, part.source && h("span", { class: "source" }, `by ${part.source}`)),
+            h("span", { class: "bar-name" }, part.name, part.source && h("span", { class: "source" }, sourceName(part.source))),
             h("span", { class: "bar-number" }, signed(part.value)),
             bar(Math.abs(part.value) / longest, part.value < 0 ? "against" : "for"),
           ),

@@ -6,7 +6,7 @@ import { icon } from "../icons.js";
 import { loadInto } from "../parts.js";
 import { refreshModel, store } from "../store.js";
 import { shownExamples, thumbnail, thumbnailBlob } from "../thumbnails.js";
-import { madeOf, percent } from "../words.js";
+import { madeOf, percent, sourceName } from "../words.js";
 import { startPanel } from "./start.js";
 
 const MARGIN = 60;
@@ -283,7 +283,7 @@ function related(node) {
     .sort((a, b) => b.line.weight - a.line.weight);
 }
 
-const relation = ({ name, line }) => h("li", {}, h("a", { href: link(name) }, name), ` ${percent(line.weight)}`, line.relation && h("span", { class: "source" }, `by ${line.relation}`));
+const relation = ({ name, line }) => h("li", {}, h("a", { href: link(name) }, name), ` ${percent(line.weight)}`, line.relation && h("span", { class: "source" }, sourceName(line.relation)));
 
 const link = (name) => `#/class?${new URLSearchParams({ name })}`;
 const distance = ([a, b]) => Math.hypot(a[0] - b[0], a[1] - b[1]);
