@@ -128,6 +128,7 @@ def test_notes_of_a_change_are_told(model: Path) -> None:
         import warnings
 
         def noted(birds: Loaded) -> None:
+            warnings.warn_explicit("Corrupt EXIF data", UserWarning, "/lib/PIL/TiffImagePlugin.py", 1)
             warnings.warn("class 'x' is taken as unrelated", stacklevel=1)
             birds.rename_class("red", "x")
 

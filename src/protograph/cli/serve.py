@@ -1,6 +1,7 @@
 """The verb serve."""
 
 import logging
+import warnings
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -96,6 +97,7 @@ def serve_command(
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would tell of each form that cannot be read
     if log:
         logging.getLogger("protograph.serve").setLevel(logging.INFO)
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # of metadata that is not used
     with place.bind() as bound:
         if new:
             begin(model, backbone, relations)
@@ -111,7 +113,9 @@ def serve_command(
             if open_page:
                 webbrowser.open(link)
 
-        run_server(application, Access(token, place.loopback, tuple(allow_host or ())), place, bound, announce)
+        run_server(
+            application, Access(token, place.loopback, tuple(name.lower() for name in allow_host or ())), place, bound, announce
+        )
     print("stopped", flush=True)
 
 

@@ -63,7 +63,7 @@ class Batcher:
     """The workers that encode images.
 
     Args:
-        count: What counts the images of each batch, and those that cannot be read.
+        count: What counts the images of each batch, and those that cannot be read; by one worker at a time.
         most_pixels: The most pixels of an image.
 
     """
@@ -170,7 +170,8 @@ class Batcher:
             predictions = jobs[rows[0]].served.classifier.predictions(features)
             for index, row in enumerate(rows):
                 results[row] = Encoded(features[index], predictions, index)
-        self.count(len(pixels), len(jobs) - len(pixels))
+        with self._changed:
+            self.count(len(pixels), len(jobs) - len(pixels))
         return results
 
 

@@ -53,7 +53,7 @@ class Guard:
         finally:
             self.memory -= exchange.held
             seconds = time.monotonic() - began
-            route = getattr(scope.get("route"), "path", "other")
+            route = "/page" if scope["path"].startswith("/page/") else getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "OPTIONS") else "other"
             self.metrics.answered(method, route, exchange.status, seconds)
             logger.info("%s %s %d %.0f ms", method, route, exchange.status, 1000 * seconds)

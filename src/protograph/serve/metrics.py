@@ -39,7 +39,7 @@ class Histogram:
 
 
 class Metrics:
-    """What the server counts. Counts are added in the event loop alone, except those of batches, in one worker at a time."""
+    """What the server counts: requests in the event loop alone, batches in one worker at a time."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()

@@ -25,6 +25,7 @@ Stamp = tuple[int, int, int]
 Result = TypeVar("Result")
 
 MOST_SCORES = 10_000  # of examples by classes, up to which a change also says how accuracy changed: in half a second
+PILLOW = "PIL"  # whose warnings about images may come from a worker meanwhile
 VERSION = 12  # letters of the digest
 
 
@@ -129,7 +130,10 @@ class ModelHost:
                     if encoder is not None and not same_encoder(classifier.encoder_, encoder):
                         raise InputError(f"{self.path.name} has another encoder now: send the images again")
                     make(classifier)
-            return [*dict.fromkeys(str(warning.message) for warning in caught if warning.category is UserWarning)]
+            own = [
+                warning for warning in caught if warning.category is UserWarning and PILLOW not in Path(warning.filename).parts
+            ]
+            return [*dict.fromkeys(str(warning.message) for warning in own)]
 
         async with self._changing:
             before = await self.current()

@@ -4,6 +4,9 @@ import unicodedata
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
 from protograph._internal.errors import InputError
 from protograph.serve.limits import MOST_NAMED, MOST_SHOWN, Limits
 from protograph.serve.refusals import Refusal
@@ -77,9 +80,6 @@ async def read_form(content_type: bytes, body: AsyncIterator[bytes], limits: Lim
         Refusal: It is no form, or more than the limits allow.
 
     """
-    from python_multipart.exceptions import FormParserError
-    from python_multipart.multipart import parse_options_header
-
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if kind != FORM or not boundary:
@@ -97,8 +97,6 @@ class _Reader:
     """The parts of a form, as they come."""
 
     def __init__(self, boundary: bytes, limits: Limits, files: str) -> None:
-        from python_multipart.multipart import MultipartParser
-
         self.form, self.limits, self.files = Form(), limits, files
         self.parts = self.text_bytes = 0
         self.ended = False
@@ -142,8 +140,6 @@ class _Reader:
         self.header_name = self.header_value = b""
 
     def end_headers(self) -> None:
-        from python_multipart.multipart import parse_options_header
-
         _, options = parse_options_header(self.disposition)
         self.name = options.get(b"name", b"").decode("utf-8", "replace")
         if b"filename" in options:
