@@ -10,6 +10,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress, Silent
+from protograph._internal.wording import counted
 from protograph.classifier.answering import Answering
 from protograph.classifier.base import is_whole
 from protograph.classifier.gaussian_fitting import enough_to_choose, fit_space
@@ -299,11 +300,6 @@ def added(counts: Mapping[str, int]) -> str:
         return f"added {len(counts)} classes from {counted(sum(counts.values()), 'example')}"
     parts = [f"'{name}' from {counted(count, 'example') if count else 'relations'}" for name, count in counts.items()]
     return f"added {' and '.join([', '.join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where there are several."""
-    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
 def all_features_kept(state: State) -> bool:

@@ -13,11 +13,11 @@ from rich.table import Table
 
 import protograph as pg
 from protograph._internal.errors import InputError
+from protograph._internal.wording import counted
 from protograph.classifier.explanation import CONSTANT, EARLIER, Heatmap, Nearest
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.labels import parse_label
 from protograph.classifier.onnx import export_onnx, write_classes
-from protograph.classifier.teaching import counted
 from protograph.cli.display import ShownProgress, escape, reported, show, visible
 from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
 from protograph.encoders import backbone_title

@@ -7,9 +7,9 @@ import typer
 
 import protograph as pg
 from protograph._internal.errors import InputError
+from protograph._internal.wording import counted
 from protograph.classifier.inputs import list_labelled_images, readable_rows
 from protograph.classifier.labels import parse_label
-from protograph.classifier.teaching import counted
 from protograph.cli.classifier import Model, Name, refit_notes, summary_line, taken_for, tell, warnings_as
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins

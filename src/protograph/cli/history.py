@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.table import Table
 
+from protograph._internal.wording import counted
 from protograph.classifier.history import Change, history, history_folder, redo, undo
-from protograph.classifier.teaching import counted
 from protograph.cli.classifier import Model, tell
 from protograph.cli.display import escape, reported, show, visible
 from protograph.cli.options import AsJson, Plugins, load_plugins

@@ -11,11 +11,11 @@ from torch import Tensor
 
 import protograph as pg
 from protograph._internal.errors import InputError
+from protograph._internal.wording import counted
 from protograph.classifier.checking import ExampleCheck
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.labels import parse_label
 from protograph.classifier.naming import LEAST_ALIKE
-from protograph.classifier.teaching import counted
 from protograph.cli.classifier import (
     Model,
     Name,
