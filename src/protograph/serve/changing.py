@@ -8,6 +8,7 @@ import torch
 from fastapi import APIRouter, Request
 
 from protograph._internal.errors import InputError
+from protograph._internal.wording import counted
 from protograph.classifier import history
 from protograph.classifier.estimator import Classifier
 from protograph.classifier.labels import parse_label
@@ -49,8 +50,7 @@ async def add_class(request: Request) -> Json:
         else:
             classifier.add_class(label, examples, relations)
 
-    count = len(form.files)
-    source = f" from {count} image{'' if count == 1 else 's'}" if count else ""
+    source = f" from {counted(len(form.files), 'image')}" if form.files else ""
     return await changed(application, f"added '{name}'{source}", add, served)
 
 
@@ -88,10 +88,9 @@ async def add_examples(request: Request) -> Json:
     served = await application.host.current()
     served.classifier.space_.index(str(parse_label(name, served.classifier.classes_)))
     examples = await encoded_examples(application, served, form.files)
-    count = len(form.files)
     return await changed(
         application,
-        f"added {count} image{'' if count == 1 else 's'} to '{name}'",
+        f"added {counted(len(form.files), 'image')} to '{name}'",
         lambda classifier: classifier.add_examples(parse_label(name, classifier.classes_), examples),
         served,
     )
@@ -100,11 +99,11 @@ async def add_examples(request: Request) -> Json:
 @router.post("/api/classes/examples/remove")
 async def remove_examples(request: Request, body: ExamplesBody) -> Json:
     """Remove examples of a class."""
-    name, count = str(body.name), len(set(body.indices))
+    name, indices = str(body.name), sorted(set(body.indices))
     return await changed(
         application_of(request),
-        f"removed {count} image{'' if count == 1 else 's'} of '{name}'",
-        lambda model: model.remove_examples(parse_label(name, model.classes_), sorted(set(body.indices))),
+        f"removed {counted(len(indices), 'image')} of '{name}'",
+        lambda model: model.remove_examples(parse_label(name, model.classes_), indices),
     )
 
 
