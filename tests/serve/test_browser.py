@@ -171,15 +171,11 @@ def test_the_heat_map_can_be_hidden_and_asked_for_another_class(open_page: Open,
     assert "heat map for 'pear'" in page.locator("canvas.photo").get_attribute("aria-label")
 
 
-def test_related_classes_that_helped_are_named(open_page: Open, fruits: Fruits) -> None:
+def test_related_classes_that_helped_are_named(open_page: Open, server: Server, fruits: Fruits) -> None:
     page = open_page("4")
-
-    def add_related(route: Any) -> None:
-        answer = route.fetch().json()
-        answer["nearest"][0]["related"] = [{"class": "pear", "relation": "wordnet", "value": 1.5}]
-        route.fulfill(json=answer)
-
-    page.route("**/api/explain", add_related)
+    answer = server.ask("POST", "api/explain", files={"image": fruits["apple"][5].read_bytes()})
+    answer["nearest"][0]["related"] = [{"class": "pear", "relation": "wordnet", "value": 1.5}]  # as where relations have weight
+    page.route("**/api/explain", lambda route: route.fulfill(json=answer))
     ask(page, fruits["apple"][5])
     reasons = page.locator(".reasons")
     assert reasons.locator("h2").inner_text() == "What speaks for 'apple'"

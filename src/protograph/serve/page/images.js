@@ -39,7 +39,7 @@ async function filesOf(entry) {
  * refuse for its size is made smaller first.
  */
 export async function prepared(file) {
-  const { bytes, pixels } = store.model.limits;
+  const { bytes = Infinity, pixels = Infinity } = store.model?.limits ?? {};
   if (file.size < Math.min(SURELY_FINE, 0.9 * bytes)) return file;
   const bitmap = await createImageBitmap(file).catch(() => null);
   if (bitmap === null) return file; // the server may know its format

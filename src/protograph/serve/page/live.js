@@ -13,8 +13,8 @@ let wake = () => {};
 export async function follow() {
   addEventListener("offline", () => line.dispatchEvent(new Event("unreachable")));
   addEventListener("online", retryNow);
-  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && wake());
   for (;;) {
+    await inSight();
     try {
       await listen();
       line.dispatchEvent(new Event("unreachable")); // the server ended the stream: it stops, or starts anew
@@ -35,8 +35,14 @@ export function retryNow() {
   wake();
 }
 
+/** A page that nobody sees does not listen: a browser opens six connections to a server, for all its pages together. */
+async function inSight() {
+  while (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+}
+
 async function listen() {
   const stop = new AbortController();
+  document.addEventListener("visibilitychange", () => document.hidden && stop.abort(), { signal: stop.signal });
   let timer = setTimeout(() => stop.abort(), SILENCE);
   try {
     if (store.model === null) await refreshModel();

@@ -35,7 +35,7 @@ export function relationsEditor(onChange = () => {}) {
       h(
         "li",
         {},
-        h("label", { for: tick.id }, tick, h("span", { class: "relation-name" }, name), source && h("span", { class: "source" }, sourceName(source))),
+        h("label", { for: tick.id }, tick, h("span", { class: "relation-name" }, name), " ", source && h("span", { class: "source" }, sourceName(source))),
         slider,
         shown,
       ),

@@ -191,7 +191,7 @@ export function createAsk() {
           h(
             "li",
             {},
-            h("span", { class: "bar-name" }, part.name, part.source && h("span", { class: "source" }, sourceName(part.source))),
+            h("span", { class: "bar-name" }, part.name, " ", part.source && h("span", { class: "source" }, sourceName(part.source))),
             h("span", { class: "bar-number" }, signed(part.value)),
             bar(Math.abs(part.value) / longest, part.value < 0 ? "against" : "for"),
           ),

@@ -143,8 +143,8 @@ function addForm(nameOf) {
   async function send() {
     const files = chosen.files();
     replace(problem);
-    const { limits } = store.model;
-    if (files.length > limits.files) return replace(problem, h("p", { class: "problem", role: "alert" }, `At most ${counted(limits.files, "image")} can be sent at once: leave some out.`));
+    const { limits } = store.model ?? {};
+    if (limits && files.length > limits.files) return replace(problem, h("p", { class: "problem", role: "alert" }, `At most ${counted(limits.files, "image")} can be sent at once: leave some out.`));
     submit.disabled = true;
     try {
       const ready = await Promise.all(files.map(prepared));

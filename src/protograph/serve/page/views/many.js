@@ -72,7 +72,7 @@ export function createMany() {
   }
 
   function nextPart() {
-    const { bytes, files } = store.model.limits;
+    const { bytes = Infinity, files = AT_ONCE } = store.model?.limits ?? {};
     const part = [];
     let size = 0;
     for (const row of waiting()) {

@@ -283,7 +283,7 @@ function related(node) {
     .sort((a, b) => b.line.weight - a.line.weight);
 }
 
-const relation = ({ name, line }) => h("li", {}, h("a", { href: link(name) }, name), ` ${percent(line.weight)}`, line.relation && h("span", { class: "source" }, sourceName(line.relation)));
+const relation = ({ name, line }) => h("li", {}, h("a", { href: link(name) }, name), ` ${percent(line.weight)}`, " ", line.relation && h("span", { class: "source" }, sourceName(line.relation)));
 
 const link = (name) => `#/class?${new URLSearchParams({ name })}`;
 const distance = ([a, b]) => Math.hypot(a[0] - b[0], a[1] - b[1]);
