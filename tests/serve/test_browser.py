@@ -396,6 +396,17 @@ def test_a_change_in_one_window_shows_in_another(open_page: Open, fruits: Fruits
         page.locator(".class-card", has_text="plantain").wait_for()
 
 
+def test_a_page_that_nobody_sees_does_not_listen(open_page: Open) -> None:
+    page = open_page("2")
+    page.evaluate("() => Object.defineProperty(document, 'hidden', { get: () => window.unseen })")
+    turn = "unseen => { window.unseen = unseen; document.dispatchEvent(new Event('visibilitychange')) }"
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/api/events")):
+        page.evaluate(turn, True)
+    with page.expect_request("**/api/events"):
+        page.evaluate(turn, False)
+    assert page.locator(".banner").count() == 0
+
+
 def test_nothing_is_lost_when_the_server_or_the_token_goes(open_page: Open, fruits: Fruits, server: Server) -> None:
     page = open_page("2", refusals=True)
     goto(page, "#/teach")

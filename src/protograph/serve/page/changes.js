@@ -15,7 +15,10 @@ async function step(verb, done) {
   if (!store.model?.history[verb]) return notify(`There is nothing to ${verb}`);
   try {
     const change = await changeBy(`/api/history/${verb}`, {});
-    notify(`${done}: ${change.what}`, verb === "undo" ? { action: "Redo", onAction: redo } : { action: "Undo", onAction: undo });
+    notify(
+      `${done}: ${change.what}`,
+      verb === "undo" ? { action: "Redo", onAction: redo } : { action: "Undo", onAction: undo },
+    );
   } catch (error) {
     notifyError(error);
   }
@@ -32,7 +35,12 @@ export function showButtons(place) {
     undo: h("button", { type: "button", class: "bare", onclick: undo }, icon("undo")),
     redo: h("button", { type: "button", class: "bare", onclick: redo }, icon("redo")),
   };
-  replace(place, buttons.undo, buttons.redo, h("a", { class: "bare button", href: "#/history", "aria-label": "History", title: "History" }, icon("history")));
+  replace(
+    place,
+    buttons.undo,
+    buttons.redo,
+    h("a", { class: "bare button", href: "#/history", "aria-label": "History", title: "History" }, icon("history")),
+  );
   const show = () => {
     for (const [verb, button] of Object.entries(buttons)) {
       const what = store.model?.history[verb];
@@ -45,7 +53,8 @@ export function showButtons(place) {
   store.addEventListener("model", show);
   show();
   addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey) || event.altKey || writesInto(event.target) || document.querySelector("dialog[open]")) return;
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || writesInto(event.target) || document.querySelector("dialog[open]"))
+      return;
     const key = event.key.toLowerCase();
     if (key === "z" || key === "y") {
       event.preventDefault();
@@ -54,4 +63,5 @@ export function showButtons(place) {
   });
 }
 
-const writesInto = (element) => element.matches("textarea, select, [contenteditable], input:not([type=checkbox], [type=range], [type=file])");
+const writesInto = (element) =>
+  element.matches("textarea, select, [contenteditable], input:not([type=checkbox], [type=range], [type=file])");

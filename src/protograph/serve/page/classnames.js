@@ -14,7 +14,10 @@ export async function classNames() {
   if (names === null) {
     const { classes } = await get("/api/classes");
     names = classes.map((row) => String(row.class));
-    replace(list, names.map((name) => h("option", { value: name })));
+    replace(
+      list,
+      names.map((name) => h("option", { value: name })),
+    );
     if (!list.isConnected) document.body.append(list);
   }
   return names;

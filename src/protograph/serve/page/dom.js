@@ -19,7 +19,8 @@ function fill(element, attributes, children) {
   return element;
 }
 
-const present = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+const present = (children) =>
+  children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 
 /** Put these children in the place of all others. */
 export function replace(element, ...children) {

@@ -94,8 +94,16 @@ function cubic(distance) {
 /** Say in words where the scores are highest, for those who do not see the colours. */
 export function strongestPart({ rows, columns, scores }) {
   const parts = Array.from({ length: 3 }, () => [0, 0, 0]);
-  scores.forEach((values, y) => values.forEach((value, x) => (parts[Math.floor((3 * y) / rows)][Math.floor((3 * x) / columns)] += value)));
-  const [y, x] = [0, 1, 2].flatMap((y) => [0, 1, 2].map((x) => [y, x])).reduce((a, b) => (parts[b[0]][b[1]] > parts[a[0]][a[1]] ? b : a));
-  const words = [["top left", "top", "top right"], ["left", "middle", "right"], ["bottom left", "bottom", "bottom right"]];
+  scores.forEach((values, y) =>
+    values.forEach((value, x) => (parts[Math.floor((3 * y) / rows)][Math.floor((3 * x) / columns)] += value)),
+  );
+  const [y, x] = [0, 1, 2]
+    .flatMap((y) => [0, 1, 2].map((x) => [y, x]))
+    .reduce((a, b) => (parts[b[0]][b[1]] > parts[a[0]][a[1]] ? b : a));
+  const words = [
+    ["top left", "top", "top right"],
+    ["left", "middle", "right"],
+    ["bottom left", "bottom", "bottom right"],
+  ];
   return words[y][x];
 }

@@ -74,13 +74,16 @@ export async function preview(file, edge) {
   return canvas;
 }
 
-const inSight = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) {
-    if (!isIntersecting) continue;
-    inSight.unobserve(target);
-    preview(fileOf.get(target), EDGE).then((canvas) => target.append(canvas));
-  }
-}, { rootMargin: "200px" });
+const inSight = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      inSight.unobserve(target);
+      preview(fileOf.get(target), EDGE).then((canvas) => target.append(canvas));
+    }
+  },
+  { rootMargin: "200px" },
+);
 const fileOf = new WeakMap();
 const EDGE = 88;
 

@@ -37,7 +37,8 @@ export function retryNow() {
 
 /** A page that nobody sees does not listen: a browser opens six connections to a server, for all its pages together. */
 async function inSight() {
-  while (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+  while (document.hidden)
+    await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
 }
 
 async function listen() {

@@ -65,13 +65,19 @@ function showTabs(key) {
   const tabs = Object.entries(VIEWS).filter(([, { tab }]) => tab);
   replace(
     document.getElementById("tabs"),
-    tabs.map(([name, { tab }]) => h("a", { href: `#/${name}`, "aria-current": name === key ? "page" : null }, icon(name), h("span", {}, tab))),
+    tabs.map(([name, { tab }]) =>
+      h("a", { href: `#/${name}`, "aria-current": name === key ? "page" : null }, icon(name), h("span", {}, tab)),
+    ),
   );
 }
 
 function showFile() {
   const { file, classes } = store.model;
-  replace(document.getElementById("file"), h("span", { class: "file-name" }, file), h("span", { class: "hint" }, ` \u00b7 ${counted(classes, "class")}`));
+  replace(
+    document.getElementById("file"),
+    h("span", { class: "file-name" }, file),
+    h("span", { class: "hint" }, ` \u00b7 ${counted(classes, "class")}`),
+  );
 }
 
 takeToken();

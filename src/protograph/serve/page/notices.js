@@ -77,7 +77,13 @@ function lostBanner() {
 }
 
 function refusedBanner() {
-  const link = h("input", { type: "text", id: "new-link", autocomplete: "off", spellcheck: "false", placeholder: "http://\u2026?token=\u2026" });
+  const link = h("input", {
+    type: "text",
+    id: "new-link",
+    autocomplete: "off",
+    spellcheck: "false",
+    placeholder: "http://\u2026?token=\u2026",
+  });
   const what = token() ? "This link has expired" : "Changes need the printed link";
   const form = h(
     "form",
@@ -105,10 +111,16 @@ function refusedBanner() {
       "p",
       {},
       h("strong", {}, `${what}. `),
-      "Open the link again that ", h("code", {}, "protograph serve"), " printed, or paste it here: then nothing you entered is lost.",
+      "Open the link again that ",
+      h("code", {}, "protograph serve"),
+      " printed, or paste it here: then nothing you entered is lost.",
     ),
     form,
-    h("button", { class: "bare", type: "button", "aria-label": "Close the notice", onclick: () => banner.remove() }, icon("close")),
+    h(
+      "button",
+      { class: "bare", type: "button", "aria-label": "Close the notice", onclick: () => banner.remove() },
+      icon("close"),
+    ),
   );
   return banner;
 }

@@ -16,7 +16,13 @@ export function probabilities(nearest, label) {
     "ol",
     { class: "bars", "aria-label": label },
     nearest.map(({ class: name, probability }, place) =>
-      h("li", {}, h("span", { class: "bar-name" }, name), h("span", { class: "bar-number" }, percent(probability)), bar(probability, place ? "" : "best")),
+      h(
+        "li",
+        {},
+        h("span", { class: "bar-name" }, name),
+        h("span", { class: "bar-number" }, percent(probability)),
+        bar(probability, place ? "" : "best"),
+      ),
     ),
   );
 }
@@ -49,7 +55,11 @@ export async function loadInto(element, words, load) {
     const content = await load();
     if (element.attempt === attempt) replace(element, content);
   } catch (error) {
-    if (element.attempt === attempt && error.name !== "AbortError") replace(element, failure(error, () => loadInto(element, words, load)));
+    if (element.attempt === attempt && error.name !== "AbortError")
+      replace(
+        element,
+        failure(error, () => loadInto(element, words, load)),
+      );
   }
 }
 

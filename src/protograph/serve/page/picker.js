@@ -16,14 +16,21 @@ const EDGE = 160; // pixels of a small picture, twice as many as it is shown wit
 export function picker({ onImages, multiple = false, folders = false, hint, label }) {
   const take = (files) => {
     const { images, others } = imagesAmong(files);
-    if (others) notify(`${counted(others, "file")} ${others === 1 ? "is not an image and was" : "are not images and were"} left out`);
+    if (others)
+      notify(`${counted(others, "file")} ${others === 1 ? "is not an image and was" : "are not images and were"} left out`);
     if (images.length) onImages(multiple ? images : images.slice(0, 1));
   };
   const input = (attributes) =>
-    h("input", { type: "file", accept: "image/*", hidden: true, ...attributes, onchange: (event) => {
-      take([...event.target.files]);
-      event.target.value = ""; // the same file can be chosen again
-    } });
+    h("input", {
+      type: "file",
+      accept: "image/*",
+      hidden: true,
+      ...attributes,
+      onchange: (event) => {
+        take([...event.target.files]);
+        event.target.value = ""; // the same file can be chosen again
+      },
+    });
   const chosen = input({ multiple });
   const photographed = input({ capture: "environment" });
   const inside = folders && input({ webkitdirectory: true, multiple: true, accept: null });
@@ -45,9 +52,20 @@ export function picker({ onImages, multiple = false, folders = false, hint, labe
       { class: "picker-buttons" },
       h("button", { type: "button", class: "camera", onclick: () => photographed.click() }, icon("camera"), "Take a photo"),
       h("button", { type: "button", class: "choose", onclick: () => chosen.click() }, icon("image"), name),
-      inside && h("button", { type: "button", class: "quiet folder", onclick: () => inside.click() }, icon("folder"), "Choose a folder"),
+      inside &&
+        h(
+          "button",
+          { type: "button", class: "quiet folder", onclick: () => inside.click() },
+          icon("folder"),
+          "Choose a folder",
+        ),
     ),
-    h("p", { class: "hint" }, h("span", { class: "by-mouse" }, multiple ? "or drop them here. " : "or drop or paste one here. "), hint),
+    h(
+      "p",
+      { class: "hint" },
+      h("span", { class: "by-mouse" }, multiple ? "or drop them here. " : "or drop or paste one here. "),
+      hint,
+    ),
     chosen,
     photographed,
     inside,
@@ -65,13 +83,22 @@ export function tray(onChange) {
   };
   const add = (more) => {
     for (const file of more) {
-      const remove = h("button", { type: "button", class: "bare", "aria-label": `Leave out ${file.name}`, onclick: () => {
-        const next = item.nextElementSibling ?? item.previousElementSibling;
-        files = files.filter((other) => other !== file);
-        item.remove();
-        (next?.querySelector("button") ?? list.parentElement.querySelector("button, input"))?.focus();
-        show();
-      } }, icon("close"));
+      const remove = h(
+        "button",
+        {
+          type: "button",
+          class: "bare",
+          "aria-label": `Leave out ${file.name}`,
+          onclick: () => {
+            const next = item.nextElementSibling ?? item.previousElementSibling;
+            files = files.filter((other) => other !== file);
+            item.remove();
+            (next?.querySelector("button") ?? list.parentElement.querySelector("button, input"))?.focus();
+            show();
+          },
+        },
+        icon("close"),
+      );
       const item = h("li", { title: file.name }, remove);
       preview(file, EDGE).then((canvas) => item.prepend(label(canvas, file.name)));
       list.append(item);

@@ -18,7 +18,15 @@ export function relationsEditor(onChange = () => {}) {
     const tick = h("input", { type: "checkbox", id: uniqueId("alike"), checked: ticked });
     const value = Math.max(LEAST, Math.min(1, similarity ?? USUAL));
     const shown = h("output", {}, percent(value));
-    const slider = h("input", { type: "range", min: LEAST, max: 1, step: 0.01, value, "aria-label": `How alike: ${name}`, disabled: !ticked });
+    const slider = h("input", {
+      type: "range",
+      min: LEAST,
+      max: 1,
+      step: 0.01,
+      value,
+      "aria-label": `How alike: ${name}`,
+      disabled: !ticked,
+    });
     slider.setAttribute("aria-valuetext", percent(value));
     slider.addEventListener("input", () => {
       shown.textContent = percent(Number(slider.value));
@@ -35,7 +43,14 @@ export function relationsEditor(onChange = () => {}) {
       h(
         "li",
         {},
-        h("label", { for: tick.id }, tick, h("span", { class: "relation-name" }, name), " ", source && h("span", { class: "source" }, sourceName(source))),
+        h(
+          "label",
+          { for: tick.id },
+          tick,
+          h("span", { class: "relation-name" }, name),
+          " ",
+          source && h("span", { class: "source" }, sourceName(source)),
+        ),
         slider,
         shown,
       ),
@@ -67,7 +82,13 @@ export function relationsEditor(onChange = () => {}) {
     "div",
     {},
     list,
-    h("div", { class: "row" }, h("label", { for: other.id }, "Also like"), other, h("button", { type: "button", class: "small", onclick: add }, "Add")),
+    h(
+      "div",
+      { class: "row" },
+      h("label", { for: other.id }, "Also like"),
+      other,
+      h("button", { type: "button", class: "small", onclick: add }, "Add"),
+    ),
     problem,
   );
   const show = ({ relations = [], suggestions = [] }) => {
@@ -80,7 +101,9 @@ export function relationsEditor(onChange = () => {}) {
     list.hidden = !rows.size;
   };
   const values = () =>
-    Object.fromEntries([...rows].filter(([, { tick }]) => tick.checked).map(([name, { slider }]) => [name, Number(slider.value)]));
+    Object.fromEntries(
+      [...rows].filter(([, { tick }]) => tick.checked).map(([name, { slider }]) => [name, Number(slider.value)]),
+    );
   const clear = () => {
     rows.clear();
     replace(list);

@@ -31,7 +31,10 @@ export function sortable({ caption, columns }) {
     rows = shown;
     const sorted = order ? [...rows].sort(comparison(columns[order.index].value, order.down)) : rows;
     for (const row of sorted) if (!made.has(row)) made.set(row, rowOf(row));
-    replace(body, sorted.map((row) => made.get(row)));
+    replace(
+      body,
+      sorted.map((row) => made.get(row)),
+    );
   };
   const rowOf = (row) =>
     h(
@@ -55,7 +58,8 @@ export function sortable({ caption, columns }) {
 function comparison(value, down) {
   return (first, second) => {
     const [a, b] = [value(first), value(second)];
-    if (a === null || a === undefined || b === null || b === undefined) return Number(a === null || a === undefined) - Number(b === null || b === undefined);
+    if (a === null || a === undefined || b === null || b === undefined)
+      return Number(a === null || a === undefined) - Number(b === null || b === undefined);
     const sign = typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
     return down ? -sign : sign;
   };

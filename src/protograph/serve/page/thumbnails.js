@@ -4,14 +4,17 @@ import { getBlob } from "./api.js";
 import { h } from "./dom.js";
 import { store } from "./store.js";
 
-const seen = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) {
-    if (!isIntersecting) continue;
-    seen.unobserve(target);
-    wanted.get(target)();
-    wanted.delete(target);
-  }
-}, { rootMargin: "200px" });
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      seen.unobserve(target);
+      wanted.get(target)();
+      wanted.delete(target);
+    }
+  },
+  { rootMargin: "200px" },
+);
 
 const SHOWN = 4; // examples that stand for a class
 const wanted = new WeakMap();
@@ -55,4 +58,5 @@ async function load(image, name, index) {
 }
 
 /** Return the indices of the examples that stand for a class, of the row that the list of classes has. */
-export const shownExamples = ({ shown, thumbnails = 0 } = {}) => shown ?? Array.from({ length: Math.min(thumbnails, SHOWN) }, (_, index) => index);
+export const shownExamples = ({ shown, thumbnails = 0 } = {}) =>
+  shown ?? Array.from({ length: Math.min(thumbnails, SHOWN) }, (_, index) => index);

@@ -43,7 +43,13 @@ export function createAsk() {
   const note = h("p", { class: "hint", hidden: true });
   const unseen = h("p", { class: "hint", hidden: true });
   const result = h("section", { class: "answer", "aria-label": "Answer" });
-  const grid = h("div", { class: "ask-grid", hidden: true }, h("figure", { class: "card" }, canvas, toggle, unseen, note), result, heatmap);
+  const grid = h(
+    "div",
+    { class: "ask-grid", hidden: true },
+    h("figure", { class: "card" }, canvas, toggle, unseen, note),
+    result,
+    heatmap,
+  );
   const asking = h("div", {}, images.element, sending.element, grid);
   const element = h("section", { class: "view" }, h("h1", {}, "What is it?"), start, asking);
 
@@ -67,7 +73,10 @@ export function createAsk() {
     stop = new AbortController();
     const { signal } = stop;
     result.setAttribute("aria-busy", "true");
-    const fields = [["image", await prepared(file)], ["top", String(TOP)]];
+    const fields = [
+      ["image", await prepared(file)],
+      ["top", String(TOP)],
+    ];
     if (!afresh && answer?.heatmap) {
       fields.push(["class", subject.value]);
       if (rival.value !== OTHERS) fields.push(["against", rival.value]);
@@ -78,7 +87,11 @@ export function createAsk() {
       showAnswer();
       speak(spoken());
     } catch (error) {
-      if (error.name !== "AbortError") replace(result, failure(error, () => askAgain(true)));
+      if (error.name !== "AbortError")
+        replace(
+          result,
+          failure(error, () => askAgain(true)),
+        );
     } finally {
       if (signal === stop.signal) result.removeAttribute("aria-busy");
     }
@@ -107,7 +120,8 @@ export function createAsk() {
   function explanation() {
     if (store.model.classes === 1) return `Every image is taken for '${best().class}', the only class: teach a second one.`;
     if (answer.unknown) return "It is like none of the classes. If it were one of them, these would be the most probable:";
-    if (store.model.unknown === null) return `It answers one of its ${store.model.classes} classes, whatever an image shows. The most probable ones:`;
+    if (store.model.unknown === null)
+      return `It answers one of its ${store.model.classes} classes, whatever an image shows. The most probable ones:`;
     return `Of the ${store.model.classes} classes, these are the most probable:`;
   }
 
@@ -119,7 +133,11 @@ export function createAsk() {
       "div",
       { class: "feedback" },
       !answer.unknown && right,
-      h("button", { type: "button", class: answer.unknown ? "" : "quiet", onclick: correct }, answer.unknown ? "Tell what it is\u2026" : "It is something else\u2026"),
+      h(
+        "button",
+        { type: "button", class: answer.unknown ? "" : "quiet", onclick: correct },
+        answer.unknown ? "Tell what it is\u2026" : "It is something else\u2026",
+      ),
       h("p", { class: "hint" }, "Either way it learns from this image at once. You can undo it."),
     );
   }
@@ -129,8 +147,22 @@ export function createAsk() {
     const known = (await classNames()).includes(name);
     const image = await prepared(file);
     const change = known
-      ? await changeByUpload("/api/classes/examples", [["class", name], ["images", image]], { signal })
-      : await changeByUpload("/api/classes", [["name", name], ["images", image]], { signal });
+      ? await changeByUpload(
+          "/api/classes/examples",
+          [
+            ["class", name],
+            ["images", image],
+          ],
+          { signal },
+        )
+      : await changeByUpload(
+          "/api/classes",
+          [
+            ["name", name],
+            ["images", image],
+          ],
+          { signal },
+        );
     taught = name;
     tellChange(change);
     if (answer) showAnswer();
@@ -155,9 +187,11 @@ export function createAsk() {
       else if (similar) hint.textContent = `'${name}' is new. Did you mean '${similar}'?`;
       else hint.textContent = `'${name}' is a new class: this image is its first example.`;
     };
-    const others = answer.nearest.slice(answer.unknown ? 0 : 1).map(({ class: name }) =>
-      h("button", { type: "button", class: "chip", onclick: () => ((field.value = name), tellKind(), field.focus()) }, name),
-    );
+    const others = answer.nearest
+      .slice(answer.unknown ? 0 : 1)
+      .map(({ class: name }) =>
+        h("button", { type: "button", class: "chip", onclick: () => ((field.value = name), tellKind(), field.focus()) }, name),
+      );
     askFor({
       title: "What is it?",
       body: [
@@ -178,7 +212,10 @@ export function createAsk() {
     const row = answer.nearest.find((other) => String(other.class) === name) ?? best();
     const related = (row.related ?? []).slice(0, REASONS);
     if (!related.length) return null;
-    const parts = [{ name: "its own examples", value: row.own }, ...related.map((part) => ({ name: part.class, source: part.relation, value: part.value }))];
+    const parts = [
+      { name: "its own examples", value: row.own },
+      ...related.map((part) => ({ name: part.class, source: part.relation, value: part.value })),
+    ];
     const longest = Math.max(...parts.map(({ value }) => Math.abs(value)), 1e-9);
     return h(
       "section",
@@ -191,7 +228,13 @@ export function createAsk() {
           h(
             "li",
             {},
-            h("span", { class: "bar-name" }, part.name, " ", part.source && h("span", { class: "source" }, sourceName(part.source))),
+            h(
+              "span",
+              { class: "bar-name" },
+              part.name,
+              " ",
+              part.source && h("span", { class: "source" }, sourceName(part.source)),
+            ),
             h("span", { class: "bar-number" }, signed(part.value)),
             bar(Math.abs(part.value) / longest, part.value < 0 ? "against" : "for"),
           ),
@@ -209,10 +252,19 @@ export function createAsk() {
     note.hidden = !note.textContent;
     if (!map) return;
     const option = (value, text = value) => h("option", { value }, text);
-    replace(subject, [...new Set([String(map.class), ...names])].map((name) => option(name)));
+    replace(
+      subject,
+      [...new Set([String(map.class), ...names])].map((name) => option(name)),
+    );
     subject.value = String(map.class);
-    const rivals = [...new Set([...(map.against ? [String(map.against)] : []), ...names])].filter((name) => name !== subject.value);
-    replace(rival, option(OTHERS, "all others"), rivals.map((name) => option(name)));
+    const rivals = [...new Set([...(map.against ? [String(map.against)] : []), ...names])].filter(
+      (name) => name !== subject.value,
+    );
+    replace(
+      rival,
+      option(OTHERS, "all others"),
+      rivals.map((name) => option(name)),
+    );
     rival.value = map.against === null ? OTHERS : String(map.against);
     replace(
       legend,
@@ -232,7 +284,12 @@ export function createAsk() {
     if (!bitmap) return;
     const map = overlay.checked ? answer?.heatmap : null;
     drawImage(canvas, bitmap, map);
-    canvas.setAttribute("aria-label", map ? `${file.name}, with the heat map for '${map.class}': most speaks for it in the part: ${strongestPart(map)}` : file.name);
+    canvas.setAttribute(
+      "aria-label",
+      map
+        ? `${file.name}, with the heat map for '${map.class}': most speaks for it in the part: ${strongestPart(map)}`
+        : file.name,
+    );
   }
 
   function showStart() {

@@ -35,7 +35,12 @@ function verdict({ verdict: words, accuracy }) {
     { class: `card verdict-card ${kind}`, role: "status" },
     h("h2", {}, first),
     h("p", {}, rest.map(sentence).join(" ")),
-    accuracy !== null && h("p", { class: "hint" }, `Right in the mean over classes: ${percent(accuracy)}. Each example was asked as if it had not been one.`),
+    accuracy !== null &&
+      h(
+        "p",
+        { class: "hint" },
+        `Right in the mean over classes: ${percent(accuracy)}. Each example was asked as if it had not been one.`,
+      ),
   );
 }
 
@@ -48,8 +53,16 @@ function advice({ advice: lines, classes, pairs: confused }) {
     "section",
     { class: "card" },
     h("h2", {}, "What to add"),
-    h("ul", { class: "sentences" }, lines.map((text) => h("li", {}, sentence(text)))),
-    h("p", { class: "chips" }, names.slice(0, 12).map((name) => h("a", { class: "chip", href: link(name) }, `Add to '${name}'`))),
+    h(
+      "ul",
+      { class: "sentences" },
+      lines.map((text) => h("li", {}, sentence(text))),
+    ),
+    h(
+      "p",
+      { class: "chips" },
+      names.slice(0, 12).map((name) => h("a", { class: "chip", href: link(name) }, `Add to '${name}'`)),
+    ),
   );
 }
 
@@ -60,9 +73,26 @@ function classTable({ classes, covers_fitted: all }) {
     columns: [
       { title: "Class", value: (row) => String(row.class), cell: (row) => h("a", { href: link(row.class) }, row.class) },
       { title: "Examples", value: (row) => row.examples, number: true },
-      { title: "Right", value: (row) => row.accuracy, number: true, cell: (row) => row.asked ? [`${row.right} of ${row.asked}`, bar(row.accuracy)] : "\u2013" },
-      { title: "Taken for", value: (row) => row.taken_for[0]?.class ?? null, cell: (row) => row.taken_for.slice(0, 3).map((other) => `${other.class}: ${other.images}`).join(", ") || "\u2013" },
-      { title: "Verdict", value: (row) => row.verdict, cell: (row) => h("span", { class: `tag ${KINDS[row.verdict]}` }, row.verdict) },
+      {
+        title: "Right",
+        value: (row) => row.accuracy,
+        number: true,
+        cell: (row) => (row.asked ? [`${row.right} of ${row.asked}`, bar(row.accuracy)] : "\u2013"),
+      },
+      {
+        title: "Taken for",
+        value: (row) => row.taken_for[0]?.class ?? null,
+        cell: (row) =>
+          row.taken_for
+            .slice(0, 3)
+            .map((other) => `${other.class}: ${other.images}`)
+            .join(", ") || "\u2013",
+      },
+      {
+        title: "Verdict",
+        value: (row) => row.verdict,
+        cell: (row) => h("span", { class: `tag ${KINDS[row.verdict]}` }, row.verdict),
+      },
     ],
   });
   table.show([...covered].sort((a, b) => (a.accuracy ?? 2) - (b.accuracy ?? 2)));
@@ -75,10 +105,18 @@ function pairs({ pairs: confused }) {
     h(
       "li",
       {},
-      h("a", { href: link(first) }, first), ` is taken for `, h("a", { href: link(second) }, second), ` ${times} of ${asked} times`,
+      h("a", { href: link(first) }, first),
+      ` is taken for `,
+      h("a", { href: link(second) }, second),
+      ` ${times} of ${asked} times`,
       back ? `, and the other way round ${back} of ${askedBack} times.` : ".",
     );
-  return h("section", { class: "card" }, h("h2", {}, "What it confuses"), h("ul", { class: "sentences" }, confused.slice(0, 10).map(row)));
+  return h(
+    "section",
+    { class: "card" },
+    h("h2", {}, "What it confuses"),
+    h("ul", { class: "sentences" }, confused.slice(0, 10).map(row)),
+  );
 }
 
 function wrongImages({ images }) {
@@ -92,15 +130,29 @@ function wrongImages({ images }) {
     h(
       "ul",
       { class: "thumbs captioned" },
-      wrong.slice(0, PICTURES).map((row) =>
-        h("li", {}, h("a", { href: link(row.class) }, thumbnail(row.class, row.index, `Example ${row.index + 1} of ${row.class}`)), h("span", {}, row.class), h("span", { class: "hint" }, `taken for ${row.answer}`)),
-      ),
+      wrong
+        .slice(0, PICTURES)
+        .map((row) =>
+          h(
+            "li",
+            {},
+            h("a", { href: link(row.class) }, thumbnail(row.class, row.index, `Example ${row.index + 1} of ${row.class}`)),
+            h("span", {}, row.class),
+            h("span", { class: "hint" }, `taken for ${row.answer}`),
+          ),
+        ),
     ),
   );
 }
 
 function notes({ notes: lines }) {
-  return lines?.length ? h("section", { class: "plain-notes" }, lines.map((text) => h("p", { class: "hint" }, `Note: ${text}`))) : null;
+  return lines?.length
+    ? h(
+        "section",
+        { class: "plain-notes" },
+        lines.map((text) => h("p", { class: "hint" }, `Note: ${text}`)),
+      )
+    : null;
 }
 
 const link = (name) => `#/class?${new URLSearchParams({ name })}`;

@@ -98,17 +98,23 @@ export function createClass() {
 /** Return the examples of a class, with the way to remove some of them. */
 function exampleGrid(name, examples) {
   if (!examples.length) return h("p", { class: "hint" }, "Its examples are not kept, or it has none.");
-  const ticks = examples.map(({ index }) => h("input", { type: "checkbox", value: index, "aria-label": `Example ${index + 1}`, onchange: () => show() }));
-  const remove = h("button", { type: "button", class: "danger", onclick: async () => {
-    remove.disabled = true;
-    try {
-      const indices = ticks.filter((tick) => tick.checked).map((tick) => Number(tick.value));
-      tellChange(await changeBy("/api/classes/examples/remove", { class: name, indices }));
-    } catch (error) {
-      notifyError(error);
-      remove.disabled = false;
-    }
-  } });
+  const ticks = examples.map(({ index }) =>
+    h("input", { type: "checkbox", value: index, "aria-label": `Example ${index + 1}`, onchange: () => show() }),
+  );
+  const remove = h("button", {
+    type: "button",
+    class: "danger",
+    onclick: async () => {
+      remove.disabled = true;
+      try {
+        const indices = ticks.filter((tick) => tick.checked).map((tick) => Number(tick.value));
+        tellChange(await changeBy("/api/classes/examples/remove", { class: name, indices }));
+      } catch (error) {
+        notifyError(error);
+        remove.disabled = false;
+      }
+    },
+  });
   const show = () => {
     const count = ticks.filter((tick) => tick.checked).length;
     remove.hidden = !count;
@@ -122,7 +128,16 @@ function exampleGrid(name, examples) {
       "ul",
       { class: "thumbs tickable" },
       examples.map(({ index, thumbnail: kept }, place) =>
-        h("li", {}, h("label", {}, kept ? thumbnail(name, index, `Example ${index + 1} of ${name}`) : blank(`${index + 1}`), ticks[place])),
+        h(
+          "li",
+          {},
+          h(
+            "label",
+            {},
+            kept ? thumbnail(name, index, `Example ${index + 1} of ${name}`) : blank(`${index + 1}`),
+            ticks[place],
+          ),
+        ),
       ),
     ),
     h("p", {}, remove),
@@ -144,12 +159,22 @@ function addForm(nameOf) {
     const files = chosen.files();
     replace(problem);
     const { limits } = store.model ?? {};
-    if (limits && files.length > limits.files) return replace(problem, h("p", { class: "problem", role: "alert" }, `At most ${counted(limits.files, "image")} can be sent at once: leave some out.`));
+    if (limits && files.length > limits.files)
+      return replace(
+        problem,
+        h(
+          "p",
+          { class: "problem", role: "alert" },
+          `At most ${counted(limits.files, "image")} can be sent at once: leave some out.`,
+        ),
+      );
     submit.disabled = true;
     try {
       const ready = await Promise.all(files.map(prepared));
       const fields = [["class", nameOf()], ...ready.map((image) => ["images", image])];
-      const change = await changeByUpload("/api/classes/examples", fields, { onProgress: uploading(sending, counted(files.length, "image")) });
+      const change = await changeByUpload("/api/classes/examples", fields, {
+        onProgress: uploading(sending, counted(files.length, "image")),
+      });
       chosen.clear();
       tellChange(change);
     } catch (error) {
@@ -187,7 +212,13 @@ async function relationsForm(name) {
 
   const none = !found.relations.length && !found.suggestions.length;
   return [
-    h("p", { class: "hint" }, none ? "No class is suggested. Name one that it resembles, if there is any." : "Tick what it resembles, and say how much. Related classes help where there are few images."),
+    h(
+      "p",
+      { class: "hint" },
+      none
+        ? "No class is suggested. Name one that it resembles, if there is any."
+        : "Tick what it resembles, and say how much. Related classes help where there are few images.",
+    ),
     editor.element,
     problem,
     h("p", {}, save),

@@ -10,14 +10,26 @@ import { startPanel } from "./start.js";
 
 export function createClasses() {
   let classes = [];
-  const search = h("input", { type: "search", id: "search-classes", placeholder: "Search", autocomplete: "off", oninput: () => showFound() });
+  const search = h("input", {
+    type: "search",
+    id: "search-classes",
+    placeholder: "Search",
+    autocomplete: "off",
+    oninput: () => showFound(),
+  });
   const found = h("p", { class: "hint", role: "status" });
   const list = h("ul", { class: "classes" });
   const content = h("div");
   const body = h(
     "div",
     { class: "stack" },
-    h("div", { class: "row search" }, h("label", { for: "search-classes", class: "unseen" }, "Search classes"), search, h("a", { class: "button", href: "#/teach" }, "Teach a class")),
+    h(
+      "div",
+      { class: "row search" },
+      h("label", { for: "search-classes", class: "unseen" }, "Search classes"),
+      search,
+      h("a", { class: "button", href: "#/teach" }, "Teach a class"),
+    ),
     found,
     list,
   );
@@ -49,7 +61,11 @@ function card(row) {
     h(
       "a",
       { class: "card class-card", href: `#/class?${new URLSearchParams({ name })}` },
-      h("span", { class: "class-thumbs", "aria-hidden": "true" }, shownExamples(row).map((index) => thumbnail(name, index))),
+      h(
+        "span",
+        { class: "class-thumbs", "aria-hidden": "true" },
+        shownExamples(row).map((index) => thumbnail(name, index)),
+      ),
       h("span", { class: "class-name" }, name),
       h("span", { class: "hint" }, madeOf(row, store.model)),
     ),

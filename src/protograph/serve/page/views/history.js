@@ -14,7 +14,9 @@ export function createHistory() {
   const load = () =>
     loadInto(content, "Loading the history\u2026", async () => {
       const { changes } = await get("/api/history");
-      return changes.length ? [buttons(), list(changes)] : h("p", { class: "hint" }, "Nothing was changed yet. Every change will stand here, and can be undone.");
+      return changes.length
+        ? [buttons(), list(changes)]
+        : h("p", { class: "hint" }, "Nothing was changed yet. Every change will stand here, and can be undone.");
     });
   return { element, show: load, refresh: load };
 }
@@ -39,7 +41,12 @@ function list(changes) {
       return h(
         "li",
         { class: undone ? "undone" : null },
-        h("span", { class: "history-what" }, undone ? h("s", {}, sentence(what)) : sentence(what), undone && h("span", { class: "tag" }, "undone")),
+        h(
+          "span",
+          { class: "history-what" },
+          undone ? h("s", {}, sentence(what)) : sentence(what),
+          undone && h("span", { class: "tag" }, "undone"),
+        ),
         h("span", { class: "hint" }, h("time", { datetime: when, title: clock }, ago), ` \u00b7 ${counted(classes, "class")}`),
       );
     }),

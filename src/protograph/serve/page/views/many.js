@@ -22,7 +22,12 @@ export function createMany() {
   let stop = null;
 
   const start = h("div");
-  const images = picker({ multiple: true, folders: true, onImages: (files) => add(files), hint: h("span", { class: "by-mouse" }, "Folders may hold folders.") });
+  const images = picker({
+    multiple: true,
+    folders: true,
+    onImages: (files) => add(files),
+    hint: h("span", { class: "by-mouse" }, "Folders may hold folders."),
+  });
   const state = progress();
   const problem = h("div");
   const summary = h("p", { class: "hint", role: "status" });
@@ -33,14 +38,32 @@ export function createMany() {
   const table = sortable({
     caption: "Answers",
     columns: [
-      { title: "Image", value: (row) => nameOf(row.file), cell: (row) => h("span", { class: "many-image" }, smallPicture(row.file), nameOf(row.file)) },
+      {
+        title: "Image",
+        value: (row) => nameOf(row.file),
+        cell: (row) => h("span", { class: "many-image" }, smallPicture(row.file), nameOf(row.file)),
+      },
       { title: "Class", value: (row) => className(row.result), cell: (row) => classCell(row.result) },
-      { title: "Probability", number: true, value: (row) => row.result?.nearest?.[0]?.probability, cell: (row) => probabilityCell(row.result) },
+      {
+        title: "Probability",
+        number: true,
+        value: (row) => row.result?.nearest?.[0]?.probability,
+        cell: (row) => probabilityCell(row.result),
+      },
       { title: "Next", value: (row) => row.result?.nearest?.[1]?.class ?? null, cell: (row) => next(row.result) },
     ],
   });
   table.element.hidden = true;
-  const body = h("div", {}, images.element, state.element, problem, h("div", { class: "row" }, stopButton, goOn, save, clear), summary, table.element);
+  const body = h(
+    "div",
+    {},
+    images.element,
+    state.element,
+    problem,
+    h("div", { class: "row" }, stopButton, goOn, save, clear),
+    summary,
+    table.element,
+  );
   const element = h("section", { class: "view" }, h("h1", {}, "Many images at once"), start, body);
 
   const waiting = () => rows.filter((row) => !row.result);
@@ -57,7 +80,10 @@ export function createMany() {
     show();
     try {
       for (let part = nextPart(); part.length; part = nextPart()) {
-        state.to((rows.length - waiting().length) / rows.length, `${rows.length - waiting().length} of ${counted(rows.length, "image")}`);
+        state.to(
+          (rows.length - waiting().length) / rows.length,
+          `${rows.length - waiting().length} of ${counted(rows.length, "image")}`,
+        );
         await send(part, stop.signal);
         show();
       }
@@ -85,7 +111,9 @@ export function createMany() {
 
   async function send(part, signal) {
     const ready = await Promise.all(part.map(({ file }) => prepared(file)));
-    const { results } = await upload("/api/predict", [["top", String(TOP)], ...ready.map((image) => ["images", image])], { signal });
+    const { results } = await upload("/api/predict", [["top", String(TOP)], ...ready.map((image) => ["images", image])], {
+      signal,
+    });
     part.forEach((row, place) => (row.result = results[place]));
   }
 
@@ -143,7 +171,8 @@ export function createMany() {
     element,
     refresh() {
       if (!rows.length || stop) return;
-      summary.textContent = "The classifier has changed since these answers. Clear them and choose the images again to ask it anew.";
+      summary.textContent =
+        "The classifier has changed since these answers. Clear them and choose the images again to ask it anew.";
     },
   };
 }

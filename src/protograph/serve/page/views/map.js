@@ -46,7 +46,16 @@ function drawing({ labels, edges }, classes, earlier) {
 
   const lineLayer = s("g", { class: "map-lines" });
   const nodeLayer = s("g");
-  const svg = s("svg", { class: "map", role: "group", "aria-label": "Map of the classes. Arrow keys move from class to class, plus and minus zoom." }, lineLayer, nodeLayer);
+  const svg = s(
+    "svg",
+    {
+      class: "map",
+      role: "group",
+      "aria-label": "Map of the classes. Arrow keys move from class to class, plus and minus zoom.",
+    },
+    lineLayer,
+    nodeLayer,
+  );
   const panel = h("div", { class: "map-panel", role: "status" });
   for (const line of lines) {
     line.element = s("line", { "stroke-width": 1 + 2.5 * Math.min(1, Math.max(0, line.weight)) });
@@ -62,7 +71,14 @@ function drawing({ labels, edges }, classes, earlier) {
         class: `map-node ${node.added ? "added" : "fitted"}`,
         role: "button",
         tabindex: -1,
-        "aria-label": `${node.name}${node.lines.length ? `, related to ${related(node).slice(0, 5).map(({ name }) => name).join(", ")}` : ""}`,
+        "aria-label": `${node.name}${
+          node.lines.length
+            ? `, related to ${related(node)
+                .slice(0, 5)
+                .map(({ name }) => name)
+                .join(", ")}`
+            : ""
+        }`,
         onfocus: () => select(node),
         onclick: () => select(node),
         onkeydown: (event) => pressed(event, node),
@@ -94,7 +110,13 @@ function drawing({ labels, edges }, classes, earlier) {
     }
     for (const line of lines) {
       const [from, to] = line.ends;
-      for (const [name, value] of [["x1", from.at.x], ["y1", from.at.y], ["x2", to.at.x], ["y2", to.at.y]]) line.element.setAttribute(name, value.toFixed(1));
+      for (const [name, value] of [
+        ["x1", from.at.x],
+        ["y1", from.at.y],
+        ["x2", to.at.x],
+        ["y2", to.at.y],
+      ])
+        line.element.setAttribute(name, value.toFixed(1));
       line.element.setAttribute("class", selected ? (line.ends.includes(selected) ? "near" : "far") : "");
     }
     showLabels();
@@ -107,7 +129,10 @@ function drawing({ labels, edges }, classes, earlier) {
     const taken = nodes.map(({ at, radius }) => [at.x - radius, at.y - radius, at.x + radius, at.y + radius]);
     for (const node of [...nodes].sort((a, b) => near.has(b) - near.has(a) || b.lines.length - a.lines.length)) {
       const wide = LETTER * node.name.length;
-      const free = ({ box }) => box[0] > 0 && box[2] < width && taken.every((other) => box[0] > other[2] || box[2] < other[0] || box[1] > other[3] || box[3] < other[1]);
+      const free = ({ box }) =>
+        box[0] > 0 &&
+        box[2] < width &&
+        taken.every((other) => box[0] > other[2] || box[2] < other[0] || box[1] > other[3] || box[3] < other[1]);
       const places = labelPlaces(node.at, wide, node.radius + 5);
       const place = places.find(free) ?? (node === selected ? places[0] : null);
       node.label.classList.toggle("hidden", !place);
@@ -135,8 +160,16 @@ function drawing({ labels, edges }, classes, earlier) {
       panel,
       h("h2", {}, selected.name),
       row && h("p", { class: "hint" }, madeOf(row, store.model)),
-      shown.length ? h("div", { class: "class-thumbs" }, shown.map((index) => thumbnail(selected.name, index))) : null,
-      selected.lines.length ? h("ul", { class: "sentences" }, related(selected).map(relation)) : h("p", { class: "hint" }, "No line leads to it."),
+      shown.length
+        ? h(
+            "div",
+            { class: "class-thumbs" },
+            shown.map((index) => thumbnail(selected.name, index)),
+          )
+        : null,
+      selected.lines.length
+        ? h("ul", { class: "sentences" }, related(selected).map(relation))
+        : h("p", { class: "hint" }, "No line leads to it."),
       h("p", {}, h("a", { class: "button small", href: link(selected.name) }, "Open")),
     );
   }
@@ -202,10 +235,15 @@ function drawing({ labels, edges }, classes, earlier) {
     pointers.set(event.pointerId, [event.clientX, event.clientY]);
     const after = [...pointers.values()];
     if (after.length === 2) zoom(distance(after) / Math.max(1, distance(before)), ...fromMiddle(middle(after)));
-    view = { ...view, x: view.x + (event.clientX - last[0]) / after.length, y: view.y + (event.clientY - last[1]) / after.length };
+    view = {
+      ...view,
+      x: view.x + (event.clientX - last[0]) / after.length,
+      y: view.y + (event.clientY - last[1]) / after.length,
+    };
     draw();
   });
-  for (const type of ["pointerup", "pointercancel", "pointerleave"]) svg.addEventListener(type, (event) => pointers.delete(event.pointerId));
+  for (const type of ["pointerup", "pointercancel", "pointerleave"])
+    svg.addEventListener(type, (event) => pointers.delete(event.pointerId));
   svg.addEventListener("pointerleave", () => (engaged = svg.contains(document.activeElement)));
   svg.addEventListener("focusin", () => (engaged = true));
   svg.addEventListener(
@@ -225,15 +263,32 @@ function drawing({ labels, edges }, classes, earlier) {
     h("button", { type: "button", class: "bare", "aria-label": "Zoom out", onclick: () => zoom(1 / STEP) }, icon("minus")),
     h("button", { type: "button", class: "bare", "aria-label": "Show all", onclick: fit }, icon("fit")),
   );
-  const hint = h("p", { class: "hint" }, "Near classes look alike. Lines join related ones, thicker where they are more alike. ", h("span", { class: "by-mouse" }, "Drag to move, click into the map and scroll to zoom."));
+  const hint = h(
+    "p",
+    { class: "hint" },
+    "Near classes look alike. Lines join related ones, thicker where they are more alike. ",
+    h("span", { class: "by-mouse" }, "Drag to move, click into the map and scroll to zoom."),
+  );
   replace(panel, h("p", { class: "hint" }, "Choose a class to see what it is related to."));
   const list = h(
     "details",
     { class: "card" },
     h("summary", {}, "The map as a list"),
-    h("ul", { class: "sentences" }, [...nodes].sort((a, b) => a.name.localeCompare(b.name)).map((node) =>
-      h("li", {}, h("a", { href: link(node.name) }, node.name), node.lines.length ? ": " : "", related(node).map(({ name, line }, place) => `${place ? ", " : ""}${name} (${percent(line.weight)})`)),
-    )),
+    h(
+      "ul",
+      { class: "sentences" },
+      [...nodes]
+        .sort((a, b) => a.name.localeCompare(b.name))
+        .map((node) =>
+          h(
+            "li",
+            {},
+            h("a", { href: link(node.name) }, node.name),
+            node.lines.length ? ": " : "",
+            related(node).map(({ name, line }, place) => `${place ? ", " : ""}${name} (${percent(line.weight)})`),
+          ),
+        ),
+    ),
   );
   if (selected) {
     const again = selected;
@@ -242,7 +297,16 @@ function drawing({ labels, edges }, classes, earlier) {
   }
   requestAnimationFrame(draw);
   return {
-    content: [hint, h("div", { class: "map-grid" }, h("div", { class: "map-frame card" }, svg, tools), h("aside", { class: "card", "aria-label": "The chosen class" }, panel)), list],
+    content: [
+      hint,
+      h(
+        "div",
+        { class: "map-grid" },
+        h("div", { class: "map-frame card" }, svg, tools),
+        h("aside", { class: "card", "aria-label": "The chosen class" }, panel),
+      ),
+      list,
+    ],
     draw: () => svg.isConnected && draw(),
     view: () => view,
     selected: () => selected?.name,
@@ -253,19 +317,32 @@ function drawing({ labels, edges }, classes, earlier) {
 function picture(name, index) {
   const edge = 2 * (PICTURE_RADIUS - 2);
   const image = s("image", { x: -edge / 2, y: -edge / 2, width: edge, height: edge, preserveAspectRatio: "xMidYMid slice" });
-  thumbnailBlob(name, index).then((blob) => {
-    const url = URL.createObjectURL(blob);
-    image.onload = image.onerror = () => URL.revokeObjectURL(url);
-    image.setAttribute("href", url);
-  }, () => null); // then the circle alone stands for it
+  thumbnailBlob(name, index).then(
+    (blob) => {
+      const url = URL.createObjectURL(blob);
+      image.onload = image.onerror = () => URL.revokeObjectURL(url);
+      image.setAttribute("href", url);
+    },
+    () => null,
+  ); // then the circle alone stands for it
   return image;
 }
 
 /** Return where a label may stand: right, left, above or below its class. */
 function labelPlaces({ x, y }, wide, gap) {
   const high = 9;
-  const beside = (left, anchor, from) => ({ x: from, y: 5, "text-anchor": anchor, box: [left, y - high, left + wide, y + high] });
-  const over = (from) => ({ x: 0, y: from + 5, "text-anchor": "middle", box: [x - wide / 2, y + from - high, x + wide / 2, y + from + high] });
+  const beside = (left, anchor, from) => ({
+    x: from,
+    y: 5,
+    "text-anchor": anchor,
+    box: [left, y - high, left + wide, y + high],
+  });
+  const over = (from) => ({
+    x: 0,
+    y: from + 5,
+    "text-anchor": "middle",
+    box: [x - wide / 2, y + from - high, x + wide / 2, y + from + high],
+  });
   return [beside(x + gap, "start", gap), beside(x - gap - wide, "end", -gap), over(-gap - high), over(gap + high)];
 }
 
@@ -283,7 +360,15 @@ function related(node) {
     .sort((a, b) => b.line.weight - a.line.weight);
 }
 
-const relation = ({ name, line }) => h("li", {}, h("a", { href: link(name) }, name), ` ${percent(line.weight)}`, " ", line.relation && h("span", { class: "source" }, sourceName(line.relation)));
+const relation = ({ name, line }) =>
+  h(
+    "li",
+    {},
+    h("a", { href: link(name) }, name),
+    ` ${percent(line.weight)}`,
+    " ",
+    line.relation && h("span", { class: "source" }, sourceName(line.relation)),
+  );
 
 const link = (name) => `#/class?${new URLSearchParams({ name })}`;
 const distance = ([a, b]) => Math.hypot(a[0] - b[0], a[1] - b[1]);

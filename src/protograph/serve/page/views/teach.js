@@ -22,7 +22,11 @@ export function createTeach() {
   const name = nameField({ id: "teach-name", required: true, oninput: () => nameChanged(), "aria-describedby": "teach-known" });
   const known = h("p", { class: "hint", id: "teach-known", role: "status" });
   const chosen = tray(() => showButton());
-  const images = picker({ multiple: true, onImages: (files) => chosen.add(files), hint: "Three to five images that differ are a good start." });
+  const images = picker({
+    multiple: true,
+    onImages: (files) => chosen.add(files),
+    hint: "Three to five images that differ are a good start.",
+  });
   const relations = relationsEditor();
   const relationsNote = h("p", { class: "hint" });
   const related = h(
@@ -61,7 +65,9 @@ export function createTeach() {
     const similar = names.find((other) => other !== text && other.toLowerCase() === text.toLowerCase());
     known.textContent = names.includes(text)
       ? `'${text}' is known already: it gets these images as further examples.`
-      : similar ? `'${similar}' is known already. '${text}' would be another class.` : "";
+      : similar
+        ? `'${similar}' is known already. '${text}' would be another class.`
+        : "";
     related.hidden = names.includes(text) || !store.model?.classes;
   }
 
@@ -96,9 +102,11 @@ export function createTeach() {
     const files = chosen.files();
     const alike = related.open && !related.hidden ? relations.values() : {};
     replace(problem);
-    if (!files.length && !Object.keys(alike).length) return refuse("Choose at least one image of it.", images.element.querySelector("button:not(.camera)"));
+    if (!files.length && !Object.keys(alike).length)
+      return refuse("Choose at least one image of it.", images.element.querySelector("button:not(.camera)"));
     const { limits } = store.model ?? {};
-    if (limits && files.length > limits.files) return refuse(`At most ${counted(limits.files, "image")} can be sent at once: leave some out.`, submit);
+    if (limits && files.length > limits.files)
+      return refuse(`At most ${counted(limits.files, "image")} can be sent at once: leave some out.`, submit);
     stop = new AbortController();
     submit.disabled = true;
     cancel.hidden = false;
