@@ -213,3 +213,31 @@ def test_a_client_reads_why_its_body_was_too_large(model: Path) -> None:
         answer = httpx.post(f"http://127.0.0.1:{port}/api/predict", content=body(), headers=FRAME)
         assert answer.status_code == 413
         assert "1,000,000 bytes at most" in answer.json()["error"]
+
+
+NO_JSON = "the body is no JSON object: send one, as application/json"
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "sentence"),
+    [
+        ("classes/remove", b"[" * 200_000, NO_JSON),
+        ("classes/remove", b'{"class": ' + b"9" * 5000 + b"}", NO_JSON),
+        ("classes/remove", b"\xff\xfe", NO_JSON),
+        ("classes/remove", b"null", NO_JSON),
+        ("classes/remove", b'{"class": "\\ud800"}', "there is no class '\ud800'"),
+        ("classes/remove", b'{"class": "\\u0000"}', "the character NUL"),
+        ("classes/remove", b'{"class": 1e400}', "there is no class 'inf'"),
+        ("classes/rename", b'{"class": "red", "name": "\\ud800"}', "cannot be seen"),
+        ("classes/examples/remove", b'{"class": "red", "indices": [-1]}', "no example -1"),
+        ("classes/examples/remove", b'{"class": "red", "indices": [' + b"9" * 400 + b"]}", "no example 999"),
+        ("classes/relations", b'{"class": "red", "similarities": {"green": NaN}}', "green is given nan"),
+        ("classes/relations", b'{"class": "red", "similarities": {"\\ud800": 0.5}}', "\ud800"),
+    ],
+)
+def test_any_body_is_answered_by_a_sentence(model: Path, asking: Asking, route: str, body: bytes, sentence: str) -> None:
+    before = model.read_bytes()
+    answer = asking.post(f"/api/{route}", content=body, headers={**HEADERS, "content-type": "application/json"})
+    assert answer.status_code == 400
+    assert sentence in answer.json()["error"]
+    assert model.read_bytes() == before

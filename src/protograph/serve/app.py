@@ -27,6 +27,7 @@ from protograph.serve.uploads import shown
 PAGE = Path(__file__).parent / "page"
 TEMPLATES = Path(__file__).parent / "templates"
 WATCH = 1.0  # seconds between looks at the model file
+NO_JSON = "the body is no JSON object: send one, as application/json"
 UNCHANGED = {"cache-control": "no-cache"}  # asked for at each use; the answer is short where nothing changed
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".svg": "image/svg+xml", ".css": "text/css"}
 DESCRIPTION = """Ask a classifier what images show, teach it classes, and look whether it has learned them.
@@ -140,6 +141,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         return error.answer()
     assert isinstance(error, HTTPException)
     sentences = {
+        400: NO_JSON,
         404: "there is nothing at this address: see /api",
         405: "this route takes another method: see /api",
     }
@@ -156,7 +158,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     names = [part for part in first["loc"] if part not in ("body", "query")]
     if not names or isinstance(names[0], int):  # the place at which JSON ends to be JSON
-        return Refusal(400, "the body is no JSON object: send one, as application/json").answer()
+        return Refusal(400, NO_JSON).answer()
     where = f"'{shown(names[0])}'"
     if first["type"] == "missing":
         return Refusal(400, f"{where} is missing: send it").answer()

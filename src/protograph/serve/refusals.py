@@ -1,5 +1,6 @@
 """Answers of the server that are not what was asked for: one sentence as JSON, the same as the command's."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -14,7 +15,10 @@ class Json(Response):
 
     def render(self, content: Any) -> bytes:
         """Return the JSON of plain values."""
-        return msgspec.json.encode(content)
+        try:
+            return msgspec.json.encode(content)
+        except UnicodeEncodeError:  # halves of characters, which a client may send as \\ud800
+            return json.dumps(content).encode()
 
 
 class Refusal(HTTPException):
