@@ -14,6 +14,7 @@ from protograph.cli.display import reported, visible
 from protograph.cli.options import Plugins, load_plugins
 from protograph.encoders import BACKBONE_NAMES, strongest_backbone
 
+LARGEST_AT_ONCE = 8  # requests of the largest size that are held in memory; further ones are asked to come again
 EXTRA = ("fastapi", "uvicorn", "python_multipart", "starlette", "pydantic", "anyio", "h11")
 
 
@@ -91,7 +92,7 @@ def serve_command(
     if token is not None:
         check_token(token)
     token = token or new_token()
-    limits = Limits(max_bytes, max_pixels, max_files, max_classes, max_requests)
+    limits = Limits(max_bytes, max_pixels, max_files, max_classes, max_requests, memory=LARGEST_AT_ONCE * max_bytes)
     place = Place(host, port, tls_cert, tls_key)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would tell of each form that cannot be read

@@ -32,7 +32,7 @@ class Limits:
     files: int = 200
     classes: int = 2000
     requests: int = 256
-    memory: int = 1_000_000_000
+    memory: int = 1_024_000_000
     pages: int = 64
     pause: float = 10.0
     rate: float = 10_000.0
