@@ -5,6 +5,8 @@ docs/images/serve-teach.png    a class is taught from images, and what it is lik
 docs/images/serve-check.png    whether it was taught enough
 docs/images/serve-map.png      the map of the classes
 docs/images/serve-phone.png    the page on a phone, dark
+
+Text is in the font that the system uses for `system-ui`; it was Inter when the pictures were made.
 """
 
 import io

@@ -62,7 +62,7 @@ export function picker({ onImages, multiple = false, folders = false, hint, labe
     ),
     h(
       "p",
-      { class: "hint" },
+      { class: hint && !folders ? "hint" : "hint by-mouse" },
       h("span", { class: "by-mouse" }, multiple ? "or drop them here. " : "or drop or paste one here. "),
       hint,
     ),

@@ -26,7 +26,7 @@ export function createMany() {
     multiple: true,
     folders: true,
     onImages: (files) => add(files),
-    hint: h("span", { class: "by-mouse" }, "Folders may hold folders."),
+    hint: "Folders may hold folders.",
   });
   const state = progress();
   const problem = h("div");
