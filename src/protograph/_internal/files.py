@@ -63,10 +63,9 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Write the names in a folder to the disk, so that a power failure does not bring a replaced file back."""
     with suppress(OSError):  # Windows opens no folder
         descriptor = os.open(folder, os.O_RDONLY)

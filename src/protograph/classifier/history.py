@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import UNFINISHED, followed, write_atomically
+from protograph._internal.files import UNFINISHED, followed, sync_folder, write_atomically
 from protograph.classifier.model_file import Contents, loadable, locked, read_header, unpack
 from protograph.classifier.model_schema import LONGEST_CHANGE, ChangeValues
 
@@ -194,7 +194,9 @@ def _replace(path: Path, current: _Version, content: bytes) -> None:
     kept = folder / f"{current.number:06d}-{current.digest}.pg"
     if not kept.is_file() or kept.stat().st_size != current.file.stat().st_size:
         _link(current.file, kept)
+        sync_folder(folder)
     write_atomically(path, content)
+    sync_folder(followed(path).parent)
     _prune(path)
 
 
