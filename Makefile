@@ -36,6 +36,7 @@ pictures: .venv/ready
 	$(BIN)/python scripts/command_line.py
 	$(BIN)/python scripts/pages.py
 	$(BIN)/python scripts/pictures.py
+	$(BIN)/python scripts/serve_pictures.py
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/letters.py

@@ -22,7 +22,7 @@ LAYERS = (
         "evaluation",
         "training",
     ),
-    *("encoders", "classifier", "report", "paper", "cli", "__main__"),
+    *("encoders", "classifier", "report", "serve", "paper", "cli", "__main__"),
 )
 MODULES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -54,7 +54,8 @@ def known() -> Classifier:
 def test_the_longest_edge_has_96_pixels_at_most(size: tuple[int, int], expected: tuple[int, int], tmp_path: Path) -> None:
     image(100, size).save(tmp_path / "large.jpg")
     image(100, size).save(tmp_path / "large.png")
-    for given in (tmp_path / "large.jpg", tmp_path / "large.png", image(100, size)):
+    large = tmp_path / "large.jpg"
+    for given in (large, large.read_bytes(), tmp_path / "large.png", image(100, size)):
         content = make_thumbnail(given, "it")
         assert Image.open(BytesIO(content)).size == jpeg_size(content) == expected
         assert level(content) == 100

@@ -227,7 +227,7 @@ def test_several_workers_give_what_one_gives(encoder: ImageEncoder) -> None:
 def test_fewer_large_images_are_passed_together(encoder: ImageEncoder, size: int, count: int) -> None:
     other = copy.copy(encoder)
     other.preparation = Preparation((3, size, size), encoder.preparation.mean, encoder.preparation.std, size)
-    assert other._batch_size() == count
+    assert other.batch_size() == count
 
 
 def test_where_a_score_comes_from_adds_up(encoder: ImageEncoder) -> None:
@@ -236,6 +236,7 @@ def test_where_a_score_comes_from_adds_up(encoder: ImageEncoder) -> None:
         pixels = seeing.prepare(image)
         assert np.array_equal(pixels.permute(1, 2, 0), Image.fromarray(image).resize((20, 20), Image.Resampling.BILINEAR))
         scores = seeing.score_map(pixels, weights)
+        assert torch.allclose(seeing.encode_pixels(pixels[None]), encoder.encode([image]))
         assert scores.shape == (1, 1)
         assert scores.sum().item() == pytest.approx((encoder.encode([image])[0] @ weights).item(), rel=1e-4)
 
@@ -253,7 +254,7 @@ def test_nothing_gives_nothing(encoder: ImageEncoder) -> None:
     assert encoder.encode_augmented([], 4, 0).shape == (0, 4, encoder.features)
 
 
-@pytest.mark.parametrize("single", ["a.png", Path("a.png"), Image.new("RGB", (3, 3))])
+@pytest.mark.parametrize("single", ["a.png", Path("a.png"), b"a", Image.new("RGB", (3, 3))])
 def test_a_single_image_is_refused(encoder: ImageEncoder, single: Any) -> None:
     with pytest.raises(InputError, match="give a list of images, not a single"):
         encoder.encode(single)

@@ -54,7 +54,7 @@ def test_every_way_to_hand_over_a_image_gives_the_same(tmp_path: Path) -> None:
     path = tmp_path / "one.png"
     Image.fromarray(array).save(path)
     tensor = torch.from_numpy(array).permute(2, 0, 1)
-    given = [path, str(path), Image.fromarray(array), array, tensor, tensor / 255]
+    given = [path, str(path), path.read_bytes(), Image.fromarray(array), array, tensor, tensor / 255]
     for one in given:
         assert np.array_equal(WHOLE.read(one, "one"), resized(Image.fromarray(array)))
 
@@ -147,6 +147,14 @@ def test_a_bomb_in_memory_is_refused() -> None:
         WHOLE.read(Image.new("1", (10_000, 10_000)), "image 0")
 
 
+def test_a_caller_may_allow_fewer_pixels() -> None:
+    file = io.BytesIO()
+    Image.new("L", (40, 30)).save(file, "PNG")
+    assert WHOLE.read_content(file.getvalue(), "upload", 1200).shape == (3, SIZE, SIZE)
+    with pytest.raises(InputError, match=r"upload cannot be read \(40 x 30 pixels are more than 1199\)"):
+        WHOLE.read_content(file.getvalue(), "upload", 1199)
+
+
 def test_a_image_handed_over_is_left_as_it_was(tmp_path: Path) -> None:
     Image.fromarray(blocks(600, 400, 1)).save(tmp_path / "a.jpg")
     with Image.open(tmp_path / "a.jpg") as image:
@@ -172,6 +180,21 @@ def test_a_ribbon_is_not_resized_as_a_whole() -> None:
     ribbon = Image.new("L", (1_000_000, 1), 77)
     pixels = Preparation((3, 224, 224), *BLACK, 224).pixels(ribbon)
     assert (pixels == 77).all()
+
+
+@pytest.mark.parametrize("shape", [(300, 200), (200, 301), (64, 64), (57, 90)])
+def test_the_part_that_is_seen_is_told(shape: tuple[int, int]) -> None:
+    """An image that is white in that part and black elsewhere is all white to the network, and just so."""
+    preparation = Preparation((3, 40, 40), *BLACK, 48)
+    shares = preparation.shown(*shape)
+    left, top, right, bottom = (round(share * shape[1 - index % 2]) for index, share in enumerate(shares))
+    image = np.zeros((*shape, 3), np.uint8)
+    image[max(0, top - 1) : bottom + 1, max(0, left - 1) : right + 1] = 255
+    assert preparation.pixels(Image.fromarray(image)).float().mean() > 250
+    image[:] = 0
+    image[top + 3 : bottom - 3, left + 3 : right - 3] = 255
+    assert preparation.pixels(Image.fromarray(image))[:, [0, -1]].float().mean() < 100
+    assert Preparation((3, 40, 40), *BLACK, (40, 40)).shown(*shape) == (0, 0, 1, 1)
 
 
 def test_squashed_then_cut() -> None:

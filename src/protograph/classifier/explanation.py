@@ -188,7 +188,8 @@ def draw_up_heatmap(
     """
     if not isinstance(encoder, SpatialEncoder):
         raise InputError("there is no heatmap: the encoder has no score_map")
-    pixels, features = encoder.prepare(image), encoder.encode([image])[0]
+    pixels = encoder.prepare(image)
+    features = encoder.encode_pixels(pixels[None])[0]
     row = int(space.logits(features[None], offsets)[0].argmax()) if name is None else space.index(name)
     rival = None if against is None else space.index(against)
     if rival == row:

@@ -31,7 +31,7 @@ FEATURE_PARTS = {"train": "train", "validation": "seen-validation", "test": "see
 
 def as_images(inputs: Any) -> Sequence[Any] | None:
     """Return inputs as a list of images; None where they are features: a table of numbers, or one vector."""
-    if isinstance(inputs, str | PathLike | Image.Image):
+    if isinstance(inputs, str | PathLike | bytes | Image.Image):
         return [inputs]
     if isinstance(inputs, np.ndarray) and inputs.dtype == np.uint8 and inputs.ndim > 1:
         return [inputs] if inputs.ndim == 2 or (inputs.ndim == 3 and inputs.shape[2] == 3) else list(inputs)
@@ -45,7 +45,7 @@ def as_images(inputs: Any) -> Sequence[Any] | None:
 
 
 def _is_image(element: Any) -> bool:
-    if isinstance(element, str | PathLike | Image.Image):
+    if isinstance(element, str | PathLike | bytes | Image.Image):
         return True
     return isinstance(element, np.ndarray | Tensor) and element.ndim >= 2
 

@@ -77,8 +77,8 @@ def make_thumbnails(images: Sequence[Any], progress: Progress) -> Thumbnails:
 def make_thumbnail(image: Any, name: str) -> bytes:
     """Return the thumbnail of an image, which holds its pixels and nothing else; `name` stands for it in error messages."""
     try:
-        if is_file(image):
-            opened = open_image(read_file(image, name))
+        if is_file(image) or isinstance(image, bytes):
+            opened = open_image(image if isinstance(image, bytes) else read_file(image, name))
             draft(opened, 2 * LONGEST_EDGE)
         else:
             opened = to_image(image, name)

@@ -23,6 +23,7 @@ PANELS = {  # the verbs by panel of the overview: where each is, and the first l
         "fit": ("fit:fit_command", "Fit a classifier on your own images and save it as one file."),
         "predict": ("predicting:predict_command", "Predict the classes of images."),
         "add-class": ("classifier:add_class_command", "Add a class from a few images, without training."),
+        "serve": ("serve:serve_command", "Teach and ask a classifier in a browser, or over HTTP."),
         "explain": (
             "classifier:explain_command",
             "Show the classes nearest to an image, and what their examples and related classes contribute.",

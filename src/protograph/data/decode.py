@@ -57,10 +57,10 @@ class MissingDecoderError(ValueError):
     """An image in a format for which no decoder is installed."""
 
 
-def open_image(content: bytes) -> Image.Image:
+def open_image(content: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
     """Return the contents of a file as an image with pixels not decoded yet; too large an image is refused."""
     image = Image.open(io.BytesIO(content), formats=_formats(content))
-    check_pixels(image)
+    check_pixels(image, most_pixels)
     return image
 
 
@@ -101,10 +101,11 @@ def draft(image: Image.Image, edge: int) -> None:
         image.draft("RGB", (edge, edge))
 
 
-def check_pixels(image: Image.Image) -> None:
+def check_pixels(image: Image.Image, most: int = MAX_PIXELS) -> None:
     """Refuse an image with too many pixels."""
-    if image.width * image.height > MAX_PIXELS:
-        raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS // 10**6} million")
+    if image.width * image.height > most:
+        limit = f"{most // 10**6} million" if most >= 10**6 else str(most)
+        raise ValueError(f"{image.width} x {image.height} pixels are more than {limit}")
 
 
 def to_rgb(image: Image.Image, size: int) -> Image.Image:

@@ -38,7 +38,7 @@ FEWEST = 16  # files for which the cache is used: fewer are encoded as fast as t
 class Encoder(Protocol):
     """What a classifier asks of an encoder: images -> features, by a network that stays as it is.
 
-    Images are paths, PIL images, arrays or tensors.
+    Images are paths, contents of image files (bytes), PIL images, arrays or tensors.
     """
 
     @property
@@ -69,6 +69,10 @@ class SpatialEncoder(Encoder, Protocol):
 
     def prepare(self, image: Any) -> Tensor:
         """Return an image as the network sees it, uint8 [C, H, W]."""
+        ...
+
+    def encode_pixels(self, pixels: Tensor) -> Tensor:
+        """Return the features [b, D] of images as `prepare` returns them, uint8 [b, C, H, W]."""
         ...
 
     def score_map(self, pixels: Tensor, weights: Tensor) -> Tensor:
@@ -105,21 +109,25 @@ class KeptEncoder:
 
     def encode(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
         """Return the features [n, D] of images."""
-        return self._open().encode(images, progress)
+        return self.opened().encode(images, progress)
 
     def encode_uncached(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
         """Return the features [n, D] of images, past the cache where the encoder has one."""
-        encoder = self._open()
+        encoder = self.opened()
         uncached = encoder.encode_uncached if isinstance(encoder, ImageEncoder) else encoder.encode
         return uncached(images, progress)
 
     def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
         """Return the features [n, R, D] of R changed copies of each image."""
-        return self._open().encode_augmented(images, copies, seed, progress)
+        return self.opened().encode_augmented(images, copies, seed, progress)
 
     def prepare(self, image: Any) -> Tensor:
         """Return an image as the network sees it, uint8 [C, H, W]."""
         return self._spatial().prepare(image)
+
+    def encode_pixels(self, pixels: Tensor) -> Tensor:
+        """Return the features [b, D] of prepared pixels [b, C, H, W]."""
+        return self._spatial().encode_pixels(pixels)
 
     def score_map(self, pixels: Tensor, weights: Tensor) -> Tensor:
         """Return what each position of pixels [C, H, W] adds to features @ weights, [h, w]."""
@@ -133,12 +141,13 @@ class KeptEncoder:
         """Return the weights from the file."""
         return self._tensors
 
-    def _open(self) -> Encoder:
+    def opened(self) -> Encoder:
+        """Return the encoder itself."""
         self._encoder = self._encoder or self._opener(self._description, self._tensors)
         return self._encoder
 
     def _spatial(self) -> SpatialEncoder:
-        encoder = self._open()
+        encoder = self.opened()
         assert isinstance(encoder, SpatialEncoder)
         return encoder
 
@@ -146,7 +155,8 @@ class KeptEncoder:
 class ImageEncoder:
     """A frozen network with the preparation of its images.
 
-    Images are paths, PIL images, arrays [H, W] or [H, W, 3], or tensors [C, H, W], in any mixture. The cache keeps the
+    Images are paths, contents of image files (bytes), PIL images, arrays [H, W] or [H, W, 3], or tensors [C, H, W], in any
+    mixture. The cache keeps the
     features of files by the files' contents.
 
     Args:
@@ -220,7 +230,7 @@ class ImageEncoder:
     def _encode(
         self, images: Sequence[Any], seed: int | None, copies: int, progress: Progress | None, cached: bool = True
     ) -> Tensor:
-        if isinstance(images, str | os.PathLike | Image.Image):
+        if isinstance(images, str | os.PathLike | bytes | Image.Image):
             raise InputError(f"give a list of images, not a single {type(images).__name__}")
         progress = progress or Silent()
         names = image_names(images)
@@ -253,7 +263,7 @@ class ImageEncoder:
         """
         on_cpu = self.device.type == "cpu"
         workers, threads = cpu_workers() if on_cpu else (min(8, os.cpu_count() or 1), None)
-        largest = max(1, self._batch_size() // copies)
+        largest = max(1, self.batch_size() // copies)
         size = max(1, min(largest, math.ceil(len(missing) / workers)))  # a few images are divided among the workers
         batches = [list(missing[start : start + size]) for start in range(0, len(missing), size)]
         if len(batches) == 1:  # by all cores
@@ -270,7 +280,7 @@ class ImageEncoder:
                 features = result if on_cpu else self._forward(result)
                 yield rows, features.view(len(rows), copies, self.features)
 
-    def _batch_size(self) -> int:
+    def batch_size(self) -> int:
         """Return how many images are passed together."""
         _, height, width = self.preparation.shape
         usual = BATCH.get(self.device.type, 8)

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.data.datasets.items import to_image
-from protograph.data.decode import FORMATS, MissingDecoderError, check_pixels, draft, open_image, read_content, upright_rgb
+from protograph.data.decode import (
+    FORMATS,
+    MAX_PIXELS,
+    MissingDecoderError,
+    check_pixels,
+    draft,
+    open_image,
+    read_content,
+    upright_rgb,
+)
 from protograph.data.store import Normalisation
 
 DATASET_MARGIN = 2  # of `decode`, which reads the images that networks of this package are trained on
@@ -84,6 +93,8 @@ class Preparation:
 
         """
         try:
+            if isinstance(image, bytes):
+                return self.read_content(image, name)
             if not is_file(image):
                 opened = to_image(image, name)
                 check_pixels(opened)
@@ -94,15 +105,20 @@ class Preparation:
         except Exception as error:  # a damaged image can raise anything
             raise unreadable_image(name, error) from error
 
-    def read_content(self, content: bytes, name: str) -> Tensor:
+    def read_content(self, content: bytes, name: str, most_pixels: int = MAX_PIXELS) -> Tensor:
         """Return the pixels of the contents of an image file, uint8 [C, H, W].
+
+        Args:
+            content: The contents of the file.
+            name: What an error calls it.
+            most_pixels: The most pixels that an image may have.
 
         Raises:
             InputError: The contents cannot be read; the error names them and the reason.
 
         """
         try:
-            with open_image(content) as opened:
+            with open_image(content, most_pixels) as opened:
                 edge = max(self.resize) if isinstance(self.resize, tuple) else self.resize
                 draft(opened, self.margin * edge)
                 return self.pixels(opened)
@@ -121,6 +137,13 @@ class Preparation:
             rgb = rgb.resize((width, height), INTERPOLATIONS[self.interpolation], box=box)
         array = np.asarray(rgb if channels == 3 else rgb.convert("L")).reshape(height, width, channels)
         return torch.from_numpy(array.transpose(2, 0, 1).copy())
+
+    def shown(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """Return which part of an upright image the network sees: left, top, right and bottom, as shares of its edges."""
+        _, high, broad = self.shape
+        tall, wide = self._resized(height, width)
+        left, top = max(0, round((wide - broad) / 2)), max(0, round((tall - high) / 2))
+        return left / wide, top / tall, min(1.0, (left + broad) / wide), min(1.0, (top + high) / tall)
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width after resizing and before cropping."""

@@ -1,0 +1,1 @@
+"""A classifier as a web application: `protograph serve`."""

@@ -1,0 +1,59 @@
+/** Dialogs: the browser's own, which keep the focus inside, close by Escape, and give the focus back. */
+
+import { h, uniqueId } from "./dom.js";
+
+/**
+ * Ask for something, and do it; the dialog stays open, with the reason, while that fails.
+ *
+ * @param {{title: string, body: Node[], action: string, onAction: (signal: AbortSignal) => Promise<void>, danger?: boolean}} options
+ */
+export function ask({ title, body, action, onAction, danger = false }) {
+  const id = uniqueId("dialog");
+  const stop = new AbortController();
+  const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const submit = h("button", { type: "submit", class: danger ? "danger" : "primary" }, action);
+  const form = h(
+    "form",
+    {
+      onsubmit: async (event) => {
+        event.preventDefault();
+        submit.disabled = true;
+        problem.hidden = true;
+        try {
+          await onAction(stop.signal);
+          dialog.close();
+        } catch (error) {
+          if (error.name === "AbortError") return;
+          problem.textContent = error.message;
+          problem.hidden = false;
+        } finally {
+          submit.disabled = false;
+        }
+      },
+    },
+    h("h2", { id }, title),
+    body,
+    problem,
+    h(
+      "div",
+      { class: "dialog-buttons" },
+      h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+      submit,
+    ),
+  );
+  const dialog = h(
+    "dialog",
+    {
+      "aria-labelledby": id,
+      onclose: () => {
+        stop.abort();
+        dialog.remove();
+      },
+      onclick: (event) => event.target === dialog && dialog.close(), // on the backdrop
+    },
+    form,
+  );
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}

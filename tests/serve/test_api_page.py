@@ -1,0 +1,36 @@
+from protograph.serve.api_page import render_api
+
+
+def test_the_page_shows_routes_and_fields_as_text() -> None:
+    described = {
+        "info": {"title": "<b>T</b>", "version": "1", "description": "First.\n\nSecond."},
+        "paths": {
+            "/api/x": {
+                "post": {
+                    "tags": ["ask"],
+                    "summary": "S",
+                    "description": "Ask <i>x</i>.",
+                    "parameters": [{"name": "index", "required": True, "schema": {"type": "integer"}}],
+                    "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Body"}}}},
+                }
+            }
+        },
+        "components": {
+            "schemas": {
+                "Body": {
+                    "required": ["a"],
+                    "properties": {
+                        "a": {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "The <a>."},
+                        "b": {"type": "array", "items": {"type": "string", "format": "binary"}},
+                    },
+                }
+            }
+        },
+    }
+    page = render_api(described)
+    assert "<b>" not in page
+    assert "&lt;b&gt;T&lt;/b&gt;" in page
+    assert "Ask &lt;i&gt;x&lt;/i&gt;." in page
+    assert "<td>file, several, optional</td>" in page
+    assert "<td>whole number</td>" in page
+    assert "<td>text</td><td>The &lt;a&gt;.</td>" in page
