@@ -15,9 +15,10 @@ encoder.*                      weights of the encoder, if the file keeps them
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ from protograph._version import __version__
 from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettings, GaussianSpace, RelationUse
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.model_schema import check_contents, check_size, parse_values
-from protograph.encoders import Encoder, KeptEncoder, open_encoder
+from protograph.encoders import Encoder, KeptEncoder, check_weights_used, open_encoder
 from protograph.nn.backbones import Centred
 from protograph.nn.whitening import Whitening, WithinSpread
-from protograph.relations import KeptRelation
+from protograph.relations import KeptRelation, RelationSpec, relation_label
+from protograph.relations.stored import described_path
 from protograph.variants import OPERATORS, Op, Variant, build
 
 FILE_FORMAT = "protograph-classifier"
@@ -60,6 +62,38 @@ class Contents:
     encoder: Encoder | None
     values: dict[str, Any]
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NamedPaths:
+    """The paths that a user names beside a model file. What only the file names is not opened.
+
+    Attributes:
+        backbone_weights: The weights of an encoder of timm or transformers.
+        relations: Relations with their files, KIND:PATH or the PATH of a similarity matrix.
+
+    """
+
+    backbone_weights: Path | None = None
+    relations: Sequence[str] = ()
+
+    def relation_specs(self, described: Sequence[Mapping[str, Any]]) -> dict[str, RelationSpec]:
+        """Return the named relations by the label of the described relation that each is.
+
+        Raises:
+            InputError: The file names no such relation.
+
+        """
+        named = {spec.label: spec for spec in map(RelationSpec.parse, self.relations)}
+        specs = {}
+        for relation in described:
+            path = described_path(relation["source"])
+            if path is not None and (spec := named.pop(relation_label(path), None)):
+                specs[relation["label"]] = spec
+        if named:
+            first = next(iter(named.values()))
+            raise InputError(f"relation {first} would be ignored, since the model names no such file: leave it out")
+        return specs
 
 
 def write_model(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> None:
@@ -116,11 +150,15 @@ def _model_tensors(space: JointSpace | GaussianSpace) -> dict[str, Tensor]:
     }
 
 
-def read_model(path: Path) -> Contents:
+def read_model(path: Path, named: NamedPaths | None = None) -> Contents:
     """Return the contents of a model file.
 
+    Args:
+        path: The file.
+        named: The paths that the user names beside it.
+
     Raises:
-        InputError: There is no model file, or it is damaged, or of a newer version.
+        InputError: There is no model file, or it is damaged, or of a newer version, or has no use for a named path.
 
     """
     try:
@@ -129,7 +167,7 @@ def read_model(path: Path) -> Contents:
         raise InputError(f"there is no model file at {path}") from error
     except IsADirectoryError as error:
         raise InputError(f"{path} is a folder, not a model file") from error
-    return unpack(content, path)
+    return unpack(content, path, named)
 
 
 @contextmanager
@@ -176,8 +214,9 @@ def pack(contents: Contents) -> bytes:
     )
 
 
-def unpack(content: bytes, path: Path) -> Contents:
+def unpack(content: bytes, path: Path, named: NamedPaths | None = None) -> Contents:
     """Return the contents that `pack` packed, also in an earlier version."""
+    named = named or NamedPaths()
     try:
         header = metadata(content)
     except ValueError as error:
@@ -198,17 +237,16 @@ def unpack(content: bytes, path: Path) -> Contents:
             f"{path} was made with the operator '{unknown[0]}', which is not registered: name the file that registers it "
             "(--plugin FILE), or import it"
         )
+    check_weights_used(values["encoder"], named.backbone_weights)
+    specs = named.relation_specs(values["relations"])
     try:
-        space = _variant_space(values, tensors) if values["model"] == "variant" else _gaussian_space(values, tensors)
+        make_space = _variant_space if values["model"] == "variant" else _gaussian_space
+        space = make_space(values, tensors, _kept_relations(values, tensors, specs))
         counts = dict(values["kept"])
         features = torch.split(tensors["kept"], list(counts.values())) if counts else ()
         images = dict(zip(counts, features, strict=True))
-        encoder = values["encoder"]
-        kept = (
-            None
-            if encoder is None
-            else KeptEncoder(encoder, with_prefix(tensors, "encoder."), values["features"], open_encoder)
-        )
+        encoder, opener = values["encoder"], partial(open_encoder, weights=named.backbone_weights)
+        kept = None if encoder is None else KeptEncoder(encoder, with_prefix(tensors, "encoder."), values["features"], opener)
     except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
         raise _damaged(path, error) from error
     return Contents(space, kept, values, images)
@@ -243,15 +281,19 @@ def _damaged(path: Path, error: Exception) -> InputError:
     return InputError(f"{path} is damaged ({reason}): restore a copy, or fit again")
 
 
-def _kept_relations(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, KeptRelation]:
+def _kept_relations(
+    values: Mapping[str, Any], tensors: Mapping[str, Tensor], specs: Mapping[str, RelationSpec]
+) -> dict[str, KeptRelation]:
     relations = [
-        KeptRelation.restore(relation, with_prefix(tensors, f"relation.{index}."))
+        KeptRelation.restore(relation, with_prefix(tensors, f"relation.{index}."), specs.get(relation["label"]))
         for index, relation in enumerate(values["relations"])
     ]
     return {relation.label: relation for relation in relations}
 
 
-def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GaussianSpace:
+def _gaussian_space(
+    values: Mapping[str, Any], tensors: Mapping[str, Tensor], relations: Mapping[str, KeptRelation]
+) -> GaussianSpace:
     chosen = dict(values["settings"])
     use = dict(chosen.pop("relations"))
     use["labels"] = tuple(use["labels"])
@@ -278,7 +320,7 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
         settings,
         fitted,
         values["names"],
-        _kept_relations(values, tensors),
+        relations,
         torch.split(tensors["support"], values["examples"]),
         further,
         values["related"],
@@ -286,19 +328,21 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
     )
 
 
-def _variant_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:
+def _variant_space(
+    values: Mapping[str, Any], tensors: Mapping[str, Tensor], relations: Mapping[str, KeptRelation]
+) -> JointSpace:
     names, counts, features = values["names"], values["examples"], values["features"]
-    variant, kept = variant_from(values["variant"]), _kept_relations(values, tensors)
-    similarities = {label: relation.similarities for label, relation in kept.items()}
+    variant = variant_from(values["variant"])
+    similarities = {label: relation.similarities for label, relation in relations.items()}
     seen = len(names) - len(counts)
     with suppress(NotImplementedError, RuntimeError), torch.device("meta"):  # a custom operator may need real numbers
-        shapes = {label: torch.empty(len(names), len(names)) for label in kept}
+        shapes = {label: torch.empty(len(names), len(names)) for label in relations}
         sketch = build(variant, Centred(torch.zeros(features)), (features,), seen, shapes)
         check_size(sketch, with_prefix(tensors, "model."))
     model = build(variant, Centred(torch.zeros(features)), (features,), seen, similarities)
     centred = {f"backbone.{name}": value for name, value in model.backbone.state_dict().items()}  # the first files had none
     model.load_state_dict(centred | with_prefix(tensors, "model."))
-    return JointSpace(model, variant, names, kept, torch.split(tensors["support"], counts), tensors["prototypes"])
+    return JointSpace(model, variant, names, relations, torch.split(tensors["support"], counts), tensors["prototypes"])
 
 
 def variant_from(values: Mapping[str, Any]) -> Variant:

@@ -105,11 +105,11 @@ class KeptEncoder:
 
     def encode(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
         """Return the features [n, D] of images."""
-        return self._open().encode(images, progress)
+        return self.opened().encode(images, progress)
 
     def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
         """Return the features [n, R, D] of R changed copies of each image."""
-        return self._open().encode_augmented(images, copies, seed, progress)
+        return self.opened().encode_augmented(images, copies, seed, progress)
 
     def prepare(self, image: Any) -> Tensor:
         """Return an image as the network sees it, uint8 [C, H, W]."""
@@ -127,12 +127,18 @@ class KeptEncoder:
         """Return the weights from the file."""
         return self._tensors
 
-    def _open(self) -> Encoder:
+    def opened(self) -> Encoder:
+        """Return the encoder, opened at the first call.
+
+        Raises:
+            InputError: Its library or its weights are missing, or the user has not named the path that the file names.
+
+        """
         self._encoder = self._encoder or self._opener(self._description, self._tensors)
         return self._encoder
 
     def _spatial(self) -> SpatialEncoder:
-        encoder = self._open()
+        encoder = self.opened()
         assert isinstance(encoder, SpatialEncoder)
         return encoder
 

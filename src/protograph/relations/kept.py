@@ -14,7 +14,8 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.relations.base import Description, MissingClassesError, Relation, check_similarities
-from protograph.relations.stored import UnregisteredKindError, find_matrix, name_relation, name_tensors, restore_relation
+from protograph.relations.registry import RelationSpec
+from protograph.relations.stored import UnopenedRelationError, find_matrix, name_relation, name_tensors, restore_relation
 
 CLASSES_PER_REQUEST = 256  # classes that a source is asked about together, so that its answer stays small
 FEWEST_KNOWN = 3  # classes that a source must know: with two, all others would be as similar as these
@@ -108,10 +109,19 @@ class KeptRelation:
         return relation._spread(len(names), [index for index, name in enumerate(names) if name not in missing])
 
     @classmethod
-    def restore(cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "KeptRelation":
-        """Return the relation from the JSON values and tensors that `describe` returned."""
+    def restore(
+        cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor], named: RelationSpec | None = None
+    ) -> "KeptRelation":
+        """Return the relation from the JSON values and tensors that `describe` returned.
+
+        Args:
+            values: The JSON values.
+            tensors: The tensors.
+            named: The relation as the user names it now, where the values name a path.
+
+        """
         known = tuple(values["known"])
-        source = None if values["source"] is None else restore_relation(values["source"], tensors)
+        source = None if values["source"] is None else restore_relation(values["source"], tensors, named)
         similarities = find_matrix("similarities", tensors, len(known))
         return cls(str(values["label"]), similarities, float(values["floor"]), known, source)
 
@@ -167,7 +177,7 @@ class KeptRelation:
             try:
                 answer = self._answer(source, hint.alias or name)
             except InputError as error:
-                if hint.alias is not None or isinstance(error, UnregisteredKindError):
+                if hint.alias is not None or isinstance(error, UnopenedRelationError):
                     raise
                 warnings.warn(f"class '{name}' is taken as unrelated: {error}", stacklevel=4)
         elif hint.alias is not None:
