@@ -5,6 +5,8 @@ this file.
 """
 
 import gc
+import io
+import sys
 from functools import cache
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -76,6 +78,13 @@ VERBS = {name: verb for verbs in PANELS.values() for name, verb in verbs.items()
 
 class Verbs(TyperGroup):
     """The verbs, known by their summaries until one is named."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command. Characters that the encoding of the output lacks are shown by their numbers."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **kwargs)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the verb that is named, with all its options."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,7 @@ def read_image_arrays(
         for portion in portions:
             if pixels is None:
                 shape = (len(names), 3, *portion.shape[1:3])
-                pixels = np.lib.format.open_memmap(folder / "pixels.npy", "w+", np.uint8, shape)
+                pixels = _new_pixels(folder / "pixels.npy", shape)
             pixels[row : row + len(portion)] = portion.transpose(0, 3, 1, 2)
             digests += [hashlib.sha256(np.ascontiguousarray(image).data).hexdigest() for image in portion]
             row += len(portion)
@@ -241,11 +242,23 @@ def _stamp(file: str) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
+def _new_pixels(path: Path, shape: tuple[int, ...]) -> "np.memmap[Any, np.dtype[np.uint8]]":
+    """Return new pixels that are kept in a file.
+
+    All of the file's space is taken at once: a write into memory ends the process where the disk is full.
+    """
+    pixels = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return pixels
+
+
 def _decode(files: Sequence[str], size: int, folder: Path, progress: Progress) -> None:
     """Decode files into `folder`, by one worker process per core."""
     target = folder / "pixels.npy"
     shape = (len(files), 3, size, size)
-    np.lib.format.open_memmap(target, "w+", np.uint8, shape).flush()
+    _new_pixels(target, shape).flush()
     starts = range(0, len(files), CHUNK)
     digests = [""] * len(files)
     sizes, grey, errors = np.zeros((len(files), 2), np.int32), np.zeros(len(files), bool), {}

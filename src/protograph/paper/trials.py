@@ -102,7 +102,10 @@ def read_trials(path: Path) -> Trials:
     if not path.exists():
         return {}
     trials: Trials = {}
-    lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    try:
+        lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 ({error}): save it as UTF-8") from error
     try:
         for row in lines:
             row["changes"] = _with_todays_names(row["changes"])
