@@ -228,9 +228,10 @@ def unpack(content: bytes, path: Path, named: NamedPaths | None = None) -> Conte
         text, tensors = unseal(content, "classifier")
         values = upgraded(parse_values(text), version)
         check_contents(values, tensors)
+        tensors = {name: value.float() if _is_single(name) else value for name, value in tensors.items()}
         operators = values["variant"]["operators"] if values["model"] == "variant" else []
         unknown = sorted({op["kind"] for op in operators} - OPERATORS.keys())
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path, error) from error
     if unknown:
         raise InputError(
@@ -247,9 +248,14 @@ def unpack(content: bytes, path: Path, named: NamedPaths | None = None) -> Conte
         images = dict(zip(counts, features, strict=True))
         encoder, opener = values["encoder"], partial(open_encoder, weights=named.backbone_weights)
         kept = None if encoder is None else KeptEncoder(encoder, with_prefix(tensors, "encoder."), values["features"], opener)
-    except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, ArithmeticError) as error:
         raise _damaged(path, error) from error
     return Contents(space, kept, values, images)
+
+
+def _is_single(name: str) -> bool:
+    """Return whether a tensor is computed with in float32, whatever the file has."""
+    return name in ("prototypes", "support", "kept") or name.startswith("further.")
 
 
 def upgraded(values: dict[str, Any], version: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from protograph._internal.errors import InputError
+from protograph._internal.errors import InputError, shorten_middle
 from protograph._internal.progress import Advance
 from protograph.evaluation.metrics import measure_titles
 
@@ -51,12 +51,6 @@ def visible(text: str) -> str:
 def escape(text: str) -> str:
     """Return a text as Rich prints it in a table or a line: no markup, and no control characters."""
     return markup.escape(visible(text))
-
-
-def shorten_middle(text: str, most: int) -> str:
-    """Return a text with its middle left out where it has more than `most` characters."""
-    half = most // 2
-    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def errors() -> Console:

@@ -1,6 +1,7 @@
 """Reading of image files into an ImageStore: they are decoded once, by all cores, kept in the cache and mapped from there."""
 
 import csv
+import errno
 import hashlib
 import json
 import os
@@ -10,7 +11,6 @@ import sys
 import tarfile
 import threading
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -34,6 +34,7 @@ SUFFIXES = decode.HEIC_OR_AVIF | {
 PIXELS_VERSION = 2  # raised whenever the same file gives other pixels
 CHUNK = 128  # files in a worker's job
 LARGEST_RATIO = 100  # of the bytes that an archive unpacks to and its size; images hardly shrink, text to a tenth
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # all others come from names in an archive
 ALWAYS_ALLOWED = 100_000_000  # bytes that any archive may unpack to
 
 
@@ -213,9 +214,9 @@ def _unpack(archive: Path, folder: Path) -> None:
     except tarfile.FilterError as error:
         name = error.tarinfo.name
         raise InputError(f"{archive} has a member '{name}' that is a link or outside its folder: do not use it") from error
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk, not the archive
+    except Exception as error:  # a damaged archive can raise anything
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            raise
         reason = " ".join(str(error).split())
         raise InputError(f"{archive} cannot be unpacked ({reason}): fetch it again") from error
 

@@ -122,7 +122,7 @@ class KeptRelation:
         """
         known = tuple(values["known"])
         source = None if values["source"] is None else restore_relation(values["source"], tensors, named)
-        similarities = find_matrix("similarities", tensors, len(known))
+        similarities = find_matrix("similarities", tensors, len(known)).float()
         return cls(str(values["label"]), similarities, float(values["floor"]), known, source)
 
     def describe(self) -> Description:
