@@ -28,6 +28,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Silent
 from protograph._internal.sealed import seal, unseal
 from protograph._internal.unpickle import read_pickled_arrays
+from protograph.classifier.inspection import inspect_model
 from protograph.cli.display import visible
 from protograph.data.datasets.features import read_features, read_vectors
 from protograph.data.reading import read_columns, unpacked
@@ -195,6 +196,8 @@ def attack_model(attack: Attack, random: Random) -> Act:
     path = attack.hostile_file("model.pg", content)
 
     def act() -> None:
+        with suppress(InputError):
+            assert sum(tensor.size for tensor in inspect_model(path).tensors) <= 2 * len(content)
         classifier = Classifier.load(path)
         if len(classifier.classes_):
             check_answers(classifier, attack.queries)

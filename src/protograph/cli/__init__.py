@@ -31,6 +31,7 @@ PANELS = {  # the verbs by panel of the overview: where each is, and the first l
             "classifier:classes_command",
             "List the classes of a model file, with its backbone, variant and relations.",
         ),
+        "inspect": ("inspection:inspect_command", "Show what a model file says of itself, without loading it."),
         "rename-class": ("classifier:rename_class_command", "Rename a class, in place."),
         "add-classes": ("growing:add_classes_command", "Add a class from each folder of images, with one update for all."),
         "check": (
