@@ -31,6 +31,7 @@ def attack(tmp_path_factory: pytest.TempPathFactory) -> Attack:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(derandomize=True, max_examples=SUITE, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**40))
+@example(seed=351)  # a model file whose number of features is infinity
 @example(seed=493)  # a ledger whose cell has a number for a name
 @example(seed=196)  # a model file of an older version whose parameters are a text
 def test_an_input_is_answered_or_refused(kind: str, attack: Attack, seed: int) -> None:

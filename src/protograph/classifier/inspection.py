@@ -76,7 +76,7 @@ def inspect_model(path: Path) -> Inspection:
         raise InputError(f"there is no model file at {path}") from error
     except IsADirectoryError as error:
         raise InputError(f"{path} is a folder, not a model file") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InputError(f"{path} is not a model file ({error}): give a file that `fit` made") from error
     metadata = {str(name): str(text) for name, text in texts.items() if name != "classifier"}
     return Inspection(size, metadata, parts, opens, tensors)
