@@ -58,3 +58,16 @@ def test_every_line_pins_one_version() -> None:
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][\w.!+-]*( ; .*)?", line), line
     assert len(pinned()) == len(set(pinned()))
+
+
+def test_the_lock_file_has_the_same_versions_with_digests() -> None:
+    blocks = re.split(r"\n(?=\S)", (ROOT / "constraints.lock").read_text(encoding="utf-8").strip())[1:]
+    locked = {}
+    for block in blocks:
+        first, *hashes = block.split(" \\\n")
+        name, _, version = first.partition("==")
+        locked[canonicalize_name(name)] = version
+        assert hashes, name
+        assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}", line) for line in hashes), name
+    expected = {name: version for name, version in pinned().items() if not name.startswith(OF_TORCH)}
+    assert locked == expected, "run scripts/lock.py"

@@ -4,11 +4,13 @@ import errno
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pytest
 import typer
 from rich.console import Console
@@ -174,3 +176,16 @@ def test_json_is_json_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyP
     value = {"class": "é😀", "file": "\udcff.png"}
     display.show(value, None, True)
     assert json.loads(screen.buffer.getvalue().decode(encoding)) == value  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_terminal_of_another_encoding_shows_numbers_for_letters_that_it_lacks(tmp_path: Path) -> None:
+    vectors = np.eye(8, dtype=np.float32)
+    np.savez(tmp_path / "own.npz", vectors=vectors, labels=np.array(["é", "漢"] * 4))
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(display.__file__).parents[2])}
+    for words in (["fit", "own.npz", "--out", "own.pg"], ["classes", "own.pg"], ["predict", "own.pg", "own.npz", "--json"]):
+        command = [sys.executable, "-m", "protograph", *words]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert words[0] == "fit" or "\\xe9" in ended.stdout or "\\u00e9" in ended.stdout
+    assert {answer["class"] for answer in json.loads(ended.stdout)} == {"é", "漢"}

@@ -11,10 +11,12 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from data.layouts import blocks
 from protograph import Classifier
 from protograph._internal.errors import InputError
+from protograph.cli import app
 from protograph.encoders import open_encoder
 from protograph.encoders.base import ImageEncoder
 
@@ -400,3 +402,25 @@ def test_a_model_file_opens_the_weights_that_the_user_names(timm: FakeTimm, tmp_
 def test_what_describes_no_encoder_is_refused(description: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         open_encoder(description)
+
+
+def test_verbs_ask_for_weights_that_only_the_file_names(timm: FakeTimm, tmp_path: Path) -> None:
+    weights, model, image = tmp_path / "own.pth", tmp_path / "own.pg", tmp_path / "image.png"
+    weights.write_text("5")
+    images = [Image.fromarray(blocks(30, 30, seed)) for seed in range(8)]
+    images[0].save(image)
+    Classifier(f"timm:net@{weights}").fit(images, list("aaaabbbb")).save(model)
+    for folder in ("labelled/a", "new/d"):
+        (tmp_path / folder).mkdir(parents=True)
+        images[0].save(tmp_path / folder / "image.png")
+    verbs = {
+        "predict": [model, image], "explain": [model, image], "evaluate": [model, tmp_path / "labelled"],
+        "add-class": [model, "c", image], "add-examples": [model, "c", image], "add-classes": [model, tmp_path / "new"],
+    }  # fmt: skip
+    for verb, arguments in verbs.items():
+        words = [verb, *map(str, arguments)]
+        refused = CliRunner().invoke(app, words)
+        assert (refused.exit_code, refused.stdout, refused.stderr.count("add --backbone-weights PATH")) == (2, "", 1), verb
+        answered = CliRunner().invoke(app, [*words, "--backbone-weights", str(weights)])
+        assert answered.exit_code == 0, (verb, answered.output)
+    assert Classifier.load(model).classes_.tolist() == list("abcd")
