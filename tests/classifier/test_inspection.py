@@ -1,6 +1,7 @@
 """What a model file says of itself, without loading it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,8 @@ def test_a_tensor_outside_of_the_file_is_refused(model: Path, tmp_path: Path) ->
 
 
 def test_paths_without_a_file_are_refused(tmp_path: Path) -> None:
-    for path, said in ((tmp_path / "none.pg", "there is no model file"), (tmp_path, "is a folder")):
+    os.mkfifo(tmp_path / "pipe")
+    missing = "there is no model file"
+    for path, said in ((tmp_path / "none.pg", missing), (tmp_path, "is a folder"), (tmp_path / "pipe", missing)):
         with pytest.raises(InputError, match=said):
             inspect_model(path)

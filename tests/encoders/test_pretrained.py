@@ -368,6 +368,9 @@ def test_a_file_that_only_a_description_names_is_not_opened(timm: FakeTimm, tmp_
     encoder = open_encoder(f"timm:net@{own}")
     with pytest.raises(InputError, match=rf"made with timm:net@{own}, a path .* add --backbone-weights PATH"):
         open_encoder(encoder.description())
+    for name in ("local-dir:/etc", "hf-hub:org/net", "net@", "../net", "net/../net"):
+        with pytest.raises(InputError, match="add --backbone-weights PATH"):
+            open_encoder(encoder.description() | {"name": name})
     own.rename(moved)
     again = open_encoder(encoder.description(), weights=moved)
     assert torch.equal(again.encode([IMAGE]), encoder.encode([IMAGE]))

@@ -61,6 +61,10 @@ def inspect_model(path: Path) -> Inspection:
         InputError: It is no safetensors file of a classifier.
 
     """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a model file")
+    if not path.is_file():  # opening a pipe might never end
+        raise InputError(f"there is no model file at {path}")
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -72,10 +76,6 @@ def inspect_model(path: Path) -> Inspection:
             values = json.loads(texts["classifier"])
             tensors = tuple(_tensor(str(name), described, size) for name, described in sorted(header.items()))
             parts, opens = _parts(values), tuple(_opens(values))
-    except FileNotFoundError as error:
-        raise InputError(f"there is no model file at {path}") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder, not a model file") from error
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InputError(f"{path} is not a model file ({error}): give a file that `fit` made") from error
     metadata = {str(name): str(text) for name, text in texts.items() if name != "classifier"}

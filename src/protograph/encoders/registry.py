@@ -22,6 +22,7 @@ LIBRARIES: dict[str, Callable[[str, torch.device | None], ImageEncoder]] = {
     "timm": open_timm,
     "transformers": open_transformers,
 }
+TIMM_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)  # MODEL.TAG, no path, and no other place to look
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)  # ORGANISATION/MODEL, no path
 SHIPPED_NAME = "conv4"
 COPIES = 4  # of each image to train on, for the small networks of this package
@@ -137,7 +138,7 @@ def check_weights_used(description: Mapping[str, Any] | None, weights: Path | No
 def names_path(kind: str, name: str) -> bool:
     """Return whether a described model names a file or a folder, and not a model in the user's cache."""
     if kind == "timm":
-        return "@" in name
+        return TIMM_NAME.fullmatch(name) is None
     return kind == "transformers" and (HUB_NAME.fullmatch(name) is None or Path(name).exists())
 
 
