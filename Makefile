@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick test test-gpu lint types docs pictures bench attack kills rebuild clean
+.PHONY: demo quick test test-gpu lint types docs pictures bench attack kills lock rebuild clean
 
 demo: .venv/ready
 	$(BIN)/protograph demo
@@ -50,6 +50,10 @@ attack: .venv/ready
 # Commands that are killed, or run out of disk, at N moments.
 kills: .venv/ready
 	$(BIN)/python benchmarks/kills.py $(or $(N),100)
+
+# constraints.lock: the versions of constraints.txt with the digests of their files.
+lock: .venv/ready
+	$(BIN)/python scripts/lock.py
 
 # The wheel and the source distribution, built twice and compared byte by byte.
 rebuild: .venv/ready

@@ -4,7 +4,8 @@
 
 Some classes are fitted, others are added from a few images each, and images of all are asked. Every rule sees the same draw. A
 cell is a dataset, an encoder and the numbers of fitted classes, added classes and examples; its measures are means over draws.
-Finished draws stay in a CSV beside --out, so that the same command goes on where it was stopped.
+Finished draws stay in a CSV beside --out, so that the same command goes on where it was stopped; --minutes stops it by itself.
+Draws are divided over --processes, one thread each.
 
 Datasets: CUB by the split of the paper (fitted classes by `train.txt`, asked on `testRecg.txt`, added ones from `testZS.txt`),
 miniImageNet's 36 held-out classes, the letters, scikit-learn's digits (pixels as features), and a folder of images per class
@@ -15,12 +16,16 @@ named by --images. Encoders: conv4, and EfficientNet-Lite0 at 128 and 224 pixels
 import argparse
 import copy
 import csv
+import io
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
+from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -32,7 +37,6 @@ from torch.nn.functional import cross_entropy
 
 from protograph import Classifier, open_dataset, open_encoder
 from protograph.classifier.prior import prior_offsets
-from protograph.cli.display import ShownProgress
 from protograph.data.datasets.cub import read_lists
 from protograph.evaluation.unknown import auroc
 from protograph.relations.attributes import AttributeRelation
@@ -46,9 +50,15 @@ ASKED_IMAGES = 20  # of each class, at most
 NEIGHBOURS = 5
 WITHIN, NEVER_BELOW = 0.5, 2.0  # points
 MEASURES = ("joint", "h_half", "ausuc", "seen", "novel", "h", "ece", "ece by chance")
-OURS = "ours"
+OURS, OURS_RELATED = "ours", "ours with attributes"
+FEWEST_RELATED = 30  # fitted classes, from which on relations are measured
+PROBABLE = ("logistic regression", "linear discriminant")  # rules whose scores are logarithms of probabilities
+PORTION = 5  # cells of a simple rule that a process takes at once
+UNKNOWN = ("novel alone", "false alarms, fitted", "false alarms, added")
 RATE = 0.05  # of false alarms
-IMAGES_OF_CLASS, LETTERS = 120, 40  # at most
+BIRDS_SHOTS = 5  # examples with which simple rules are measured on all of CUB
+IMAGES_OF_CLASS = TRAINING_IMAGES + ASKED_IMAGES  # of a dataset without parts of its own, at most
+LETTERS = 40  # of a class, at most
 ENCODERS = {"conv4": ("conv4", None), "lite0-128": ("efficientnet-lite0", 128), "lite0-224": ("efficientnet-lite0", 224)}
 CHANCES = 20  # draws of answers that are right as often as their confidence says
 PARTS = 5  # of the images, each asked of a rule fitted on the others
@@ -68,8 +78,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Draw:
-    """Features and labels of one draw; classes 0 .. S-1 are fitted, the others added."""
+    """Features and labels of one draw; classes 0 .. S-1 are fitted, the others added. The key names the fitted ones."""
 
+    key: tuple[str, int, int]
     names: list[str]
     seen: int
     train: tuple[Tensor, Tensor]
@@ -83,12 +94,31 @@ class Draw:
 
 def draw(pool: Pool, fitted: int, added: int, shots: int, seed: int) -> Draw | None:
     """A draw, nested: fewer added classes or examples are a part of more."""
+    found = drawn_rows(pool, fitted, added, shots, seed)
+    if found is None:
+        return None
+    names, parts = found
+    tensors = {
+        kind: (
+            pool.features[np.concatenate([rows for _, rows in listed])],
+            torch.tensor(np.concatenate([np.full(len(rows), index) for index, rows in listed])),
+        )
+        for kind, listed in parts.items()
+    }
+    return Draw((pool.name, fitted, seed), names, fitted, tensors["train"], tensors["support"], tensors["asked"])
+
+
+Rows = dict[str, list[tuple[int, np.ndarray]]]  # "train", "support", "asked" -> index of a class, images
+
+
+def drawn_rows(pool: Pool, fitted: int, added: int, shots: int, seed: int) -> tuple[list[str], Rows] | None:
+    """The classes of a draw and their images; None where the dataset has too few."""
     generator = np.random.default_rng([seed, fitted])
     old = generator.permutation(sorted(pool.fit))[:fitted].tolist()
     new = [name for name in generator.permutation(sorted(pool.add)).tolist() if name not in set(old)][:added]
     if len(old) < fitted or len(new) < added:
         return None
-    parts: dict[str, list[tuple[int, np.ndarray]]] = {"train": [], "support": [], "asked": []}
+    parts: Rows = {"train": [], "support": [], "asked": []}
     for index, name in enumerate(old):
         rows = generator.permutation(pool.fit[name])
         apart = pool.fit[name] is not pool.ask[name]
@@ -103,14 +133,7 @@ def draw(pool: Pool, fitted: int, added: int, shots: int, seed: int) -> Draw | N
             return None
         parts["asked"].append((fitted + index, rows[-count:]))
         parts["support"].append((fitted + index, rows[:shots]))
-    tensors = {
-        kind: (
-            pool.features[np.concatenate([rows for _, rows in listed])],
-            torch.tensor(np.concatenate([np.full(len(rows), index) for index, rows in listed])),
-        )
-        for kind, listed in parts.items()
-    }
-    return Draw([*old, *new], fitted, tensors["train"], tensors["support"], tensors["asked"])
+    return [*old, *new], parts
 
 
 def unit(rows: Tensor) -> Tensor:
@@ -127,19 +150,24 @@ class ShrunkWhitening:
 
     def __init__(self, vectors: Tensor, labels: Tensor, classes: int) -> None:
         residuals = vectors - class_means(vectors, labels, classes)[labels]
-        shrinkage, features = ledoit_wolf_shrinkage(residuals.numpy(), assume_centered=True), vectors.shape[1]
-        wide = len(residuals) < features
-        squares, basis = torch.linalg.eigh(residuals @ residuals.T if wide else residuals.T @ residuals)
-        kept = squares > 1e-6 * squares[-1]
-        squares, basis = squares[kept], basis[:, kept]
-        self.basis = residuals.T @ basis / squares.sqrt() if wide else basis
-        squares = squares / max(1, len(vectors) - classes)
-        mean = max(squares.sum().item() / features, 1e-12)
-        self.base = (shrinkage * mean + 1e-12) ** -0.5
-        self.gains = ((1 - shrinkage) * squares + shrinkage * mean + 1e-12) ** -0.5 - self.base
+        shrinkage = ledoit_wolf_shrinkage(residuals.numpy(), assume_centered=True)
+        covariance = residuals.T @ residuals / max(1, len(vectors) - classes)
+        mean = max(covariance.diagonal().mean().item(), 1e-12)
+        covariance.mul_(1 - shrinkage).diagonal().add_(shrinkage * mean + 1e-6 * mean)
+        self.root = torch.linalg.cholesky(covariance)
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        return self.base * vectors + ((vectors @ self.basis) * self.gains) @ self.basis.T
+        return torch.linalg.solve_triangular(self.root, vectors.T, upper=False).T
+
+
+KEPT: dict[tuple[str, int, int], ShrunkWhitening] = {}  # of the last draw's fitted classes, which many cells share
+
+
+def whitening_of_fitted(data: Draw) -> ShrunkWhitening:
+    if data.key not in KEPT:
+        KEPT.clear()
+        KEPT[data.key] = ShrunkWhitening(*data.train, data.seen)
+    return KEPT[data.key]
 
 
 def plain_mean(data: Draw) -> Tensor:
@@ -151,7 +179,7 @@ def plain_mean(data: Draw) -> Tensor:
 
 def whitened_mean(data: Draw) -> Tensor:
     centre = class_means(*data.train, data.seen).mean(0)
-    whiten = ShrunkWhitening(*data.train, data.seen)
+    whiten = whitening_of_fitted(data)
     vectors, labels = data.everything
     means = class_means(whiten(vectors - centre), labels, len(data.names))
     return unit(whiten(data.asked[0] - centre)) @ unit(means).T
@@ -270,39 +298,89 @@ def ours(fitted: Classifier, data: Draw) -> dict[str, float]:
     return measures(logits, data.asked[1], data.seen, logits + prior_offsets("half", data.names, data.seen))
 
 
-def cells(pools: Sequence[Pool], arguments: argparse.Namespace) -> Iterator[tuple[Pool, int, int]]:
-    for pool, fitted in product(pools, arguments.fitted):
-        for seed in range(arguments.draws):
-            if draw(pool, fitted, 1, 1, seed) is not None:
-                yield pool, fitted, seed
+@dataclass(frozen=True)
+class Task:
+    """Cells of one draw of fitted classes, by one rule.
+
+    Attributes:
+        pool: The dataset and encoder, by its index.
+        fitted: The number of fitted classes.
+        seed: The number of the draw.
+        rule: The rule.
+        cells: Numbers of added classes and of examples.
+
+    """
+
+    pool: int
+    fitted: int
+    seed: int
+    rule: str
+    cells: list[tuple[int, int]]
+
+    @property
+    def work(self) -> float:
+        """How long it takes, beside others."""
+        heaviness = {OURS: 4.0, OURS_RELATED: 4.0, "logistic regression": 2.0}.get(self.rule, 0.1)
+        return heaviness * sum(self.fitted + added for added, _ in self.cells) * POOLS[self.pool].features.shape[1]
 
 
-def run(pools: Sequence[Pool], arguments: argparse.Namespace, path: Path) -> None:
-    """Add the missing draws to the CSV."""
-    done = {tuple(row[key] for key in KEYS) for row in read(path)}
-    for pool, fitted, seed in cells(pools, arguments):
-        wanted = [
-            (added, shots)
-            for added, shots in product(arguments.added, arguments.shots)
-            if (pool.name, str(fitted), str(added), str(shots), str(seed)) not in done
-            and draw(pool, fitted, added, shots, seed) is not None
-        ]
-        if not wanted:
-            continue
-        first = draw(pool, fitted, *wanted[0], seed)
-        assert first is not None
-        began = time.perf_counter()
-        labels = np.array(first.names)[first.train[1]]
-        classifiers = {OURS: Classifier(seed=seed).fit(first.train[0], labels)}
-        if pool.relation is not None and fitted > 8:
-            classifiers["ours with attributes"] = Classifier(seed=seed).fit(first.train[0], labels, pool.relation())
-        print(f"{pool.name}: {fitted} fitted, draw {seed}, in {time.perf_counter() - began:.1f} s", flush=True)
-        for added, shots in wanted:
-            data = draw(pool, fitted, added, shots, seed)
-            assert data is not None
-            rows = {name: ours(known, data) for name, known in classifiers.items()}
-            rows |= {name: measures(rule(data), data.asked[1], fitted) for name, rule in RULES.items()}
-            append(path, [(pool.name, fitted, added, shots, seed, name, values) for name, values in rows.items()])
+POOLS: list[Pool] = []  # those that processes share
+
+
+def missing(arguments: argparse.Namespace, path: Path) -> list[Task]:
+    """Return what the CSV lacks, the longest first."""
+    done = {tuple(row[key] for key in (*KEYS, "rule")) for row in read(path)}
+    tasks = []
+    for (index, pool), fitted, seed in product(enumerate(POOLS), arguments.fitted, range(arguments.draws)):
+        possible = [cell for cell in product(arguments.added, arguments.shots) if drawn_rows(pool, fitted, *cell, seed)]
+        ours = [OURS, OURS_RELATED] if pool.relation is not None and fitted >= FEWEST_RELATED else [OURS]
+        for rule in (*ours, *RULES):
+            cells = [cell for cell in possible if (pool.name, *map(str, (fitted, *cell, seed)), rule) not in done]
+            portions = [cells] if rule in ours else [cells[begin : begin + PORTION] for begin in range(0, len(cells), PORTION)]
+            tasks += [Task(index, fitted, seed, rule, portion) for portion in portions if portion]
+    return sorted(tasks, key=lambda task: -task.work)
+
+
+def run(arguments: argparse.Namespace, path: Path) -> None:
+    """Add what is missing to the CSV, as long as there is time."""
+    tasks = missing(arguments, path)
+    if not path.exists():
+        path.write_text(",".join((*KEYS, "rule", *MEASURES)) + "\n")
+    begin = time.monotonic()
+    deadline = begin + 60 * arguments.minutes
+    jobs = [(task, path, deadline) for task in tasks]
+    with get_context("fork").Pool(arguments.processes, torch.set_num_threads, (1,)) as processes:
+        for number, _ in enumerate(processes.imap_unordered(run_task, jobs), 1):
+            if number % 20 == 0 and time.monotonic() < deadline:
+                print(f"{number} of {len(tasks)} tasks, {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def run_task(job: tuple[Task, Path, float]) -> None:
+    """Measure the cells of a task and append each to the CSV, until the deadline."""
+    task, path, deadline = job
+    if time.monotonic() > deadline:
+        return
+    pool, known = POOLS[task.pool], None
+    for added, shots in task.cells:
+        data = draw(pool, task.fitted, added, shots, task.seed)
+        assert data is not None
+        if task.rule in RULES:
+            values = rule_measures(task.rule, data)
+        else:
+            if known is None:
+                relation = pool.relation() if task.rule == OURS_RELATED and pool.relation is not None else None
+                known = Classifier(seed=task.seed).fit(data.train[0], np.array(data.names)[data.train[1]], relation)
+            values = ours(known, data)
+        append(path, [(pool.name, task.fitted, added, shots, task.seed, task.rule, values)])
+        if time.monotonic() > deadline:
+            return
+
+
+def rule_measures(name: str, data: Draw) -> dict[str, float]:
+    """Measures of a simple rule; one whose scores are logarithms of probabilities has the offsets of the prior, too."""
+    logits = RULES[name](data)
+    offsets = prior_offsets("half", data.names, data.seen) if name in PROBABLE else 0.0
+    return measures(logits, data.asked[1], data.seen, logits + offsets)
 
 
 KEYS = ("pool", "fitted", "added", "shots", "draw")
@@ -316,32 +394,52 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def append(path: Path, rows: Sequence[tuple]) -> None:
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if new:
-            writer.writerow([*KEYS, "rule", *MEASURES])
-        for *keys, name, values in rows:
-            writer.writerow([*keys, name, *(f"{values[measure]:.3f}" for measure in MEASURES)])
+    """Append rows to the CSV at once, because several processes do."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for *keys, name, values in rows:
+        writer.writerow([*keys, name, *(f"{values[measure]:.3f}" for measure in MEASURES)])
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(file, text.getvalue().encode())
+    finally:
+        os.close(file)
+
+
+Cells = dict[tuple[str, ...], dict[str, dict[str, dict[str, float]]]]  # cell, rule, measure, draw -> per cent
+
+
+def by_cells(rows: Sequence[dict[str, str]]) -> Cells:
+    """Return the values of cells that every rule measured in at least one same draw."""
+    found: Cells = {}
+    for row in rows:
+        rules = found.setdefault(tuple(row[key] for key in KEYS[:-1]), {})
+        for measure in MEASURES:
+            rules.setdefault(row["rule"], {}).setdefault(measure, {})[row["draw"]] = float(row[measure])
+    shared: Cells = {}
+    for cell, rules in found.items():
+        draws = set.intersection(*(set(values["joint"]) for values in rules.values()))
+        if draws and {OURS, *RULES} <= set(rules):
+            shared[cell] = {
+                rule: {measure: {draw: by_draw[draw] for draw in sorted(draws)} for measure, by_draw in values.items()}
+                for rule, values in rules.items()
+            }
+    return shared
 
 
 def verdicts(rows: Sequence[dict[str, str]]) -> list[Section]:
     """The share of cells in which ours is the best or within half a point of it, less the paired standard error."""
-    by_cell: dict[tuple[str, ...], dict[str, dict[str, list[float]]]] = {}
-    for row in rows:
-        cell = tuple(row[key] for key in KEYS[:-1])
-        for measure in MEASURES:
-            by_cell.setdefault(cell, {}).setdefault(row["rule"], {}).setdefault(measure, []).append(float(row[measure]))
+    by_cell = by_cells(rows)
+    if not by_cell:
+        return []
     summary, behind = [], []
     for measure in ("joint", "h_half", "ausuc"):
         good, worst, total = 0, 0.0, 0
         for cell, rules in by_cell.items():
-            mine = np.array(rules[OURS][measure])
+            mine = np.array(list(rules[OURS][measure].values()))
             gaps = []
-            for name, values in rules.items():
-                if name.startswith(OURS) or len(values[measure]) != len(mine):
-                    continue
-                difference = np.array(values[measure]) - mine
+            for name in RULES:
+                difference = np.array(list(rules[name][measure].values())) - mine
                 error = difference.std(ddof=1) / math.sqrt(len(difference)) if len(difference) > 1 else 0.0
                 gaps.append((difference.mean() - error, difference.mean(), name))
             gap, mean, name = max(gaps)
@@ -364,9 +462,14 @@ def verdicts(rows: Sequence[dict[str, str]]) -> list[Section]:
             cells_of = [rules[name] for cell, rules in by_cell.items() if cell[0] == pool and name in rules]
             means.append(
                 {"dataset, encoder": pool, "rule": name}
-                | {measure: float(np.mean([np.mean(values[measure]) for values in cells_of])) for measure in MEASURES}
+                | {measure: fmean(fmean(values[measure].values()) for values in cells_of) for measure in MEASURES}
             )
-    notes = ['A difference counts less its paired standard error. H is under the prior "half" for ours, joint under "uniform".']
+    draws = sorted({len(rules[OURS]["joint"]) for rules in by_cell.values()})
+    notes = [
+        f"{' or '.join(map(str, draws))} draws of each cell. A difference counts less its paired standard error.",
+        'Joint accuracy and AUSUC are under the prior "uniform". H is under "half" for ours, logistic regression and the linear'
+        " discriminant, whose scores are logarithms of probabilities; other rules know no prior.",
+    ]
     return [
         Section("Ours against the best simple rule of each cell", "", summary, notes),
         Section("Means over the cells of each dataset and encoder", "", means, []),
@@ -402,9 +505,38 @@ def birds(pool: Pool, draws: int) -> tuple[list[dict[str, Any]], list[dict[str, 
         )
         for shots in (0, *SHOTS) if relation is not None else SHOTS:
             results = [added_birds(pool, fitted, seen, shots, draw_number) for draw_number in range(draws)]
-            mean = {key: float(np.mean([result[key] for result in results])) for key in results[0]}
-            grown.append({"classes": f"50 added from {shots}{title}", **mean})
+            grown.append({"classes": f"50 added from {shots}{title}", **means_of(results)})
+    for name in RULES:
+        results = [birds_by_rule(pool, name, BIRDS_SHOTS, draw_number) for draw_number in range(draws)]
+        grown.append({"classes": f"50 added from {BIRDS_SHOTS}, {name}", **means_of(results)})
     return alone, grown
+
+
+def means_of(results: Sequence[dict[str, float]]) -> dict[str, float | None]:
+    """Means over draws of what all of them measured, in the order of MEASURES and UNKNOWN."""
+    return {key: fmean(row[key] for row in results) if key in results[0] else None for key in (*MEASURES, *UNKNOWN)}
+
+
+def birds_by_rule(pool: Pool, rule: str, shots: int, draw_number: int) -> dict[str, float]:
+    """Measures of a simple rule on all of CUB, with the novel classes from so many examples."""
+    old, new = sorted(pool.fit), sorted(pool.add)
+    order = birds_order(pool, draw_number)
+    parts = [
+        [pool.fit[name] for name in old],
+        [order[name][:shots] for name in new],
+        [*(pool.ask[name] for name in old), *(order[name][shots:] for name in new)],
+    ]
+    starts, tensors = (0, len(old), 0), []
+    for rows, start in zip(parts, starts, strict=True):
+        labels = np.repeat(start + np.arange(len(rows)), [len(part) for part in rows])
+        tensors.append((pool.features[np.concatenate(rows)], torch.tensor(labels)))
+    return rule_measures(rule, Draw((pool.name, len(old), -1), [*old, *new], len(old), *tensors))
+
+
+def birds_order(pool: Pool, draw_number: int) -> dict[str, np.ndarray]:
+    """The novel classes' images, of which the first are examples."""
+    generator = np.random.default_rng([draw_number, 1])
+    return {name: generator.permutation(pool.add[name]) for name in sorted(pool.add)}
 
 
 def shown_auroc(known: Tensor, unknown: Tensor) -> float:
@@ -444,18 +576,17 @@ def kept_birds(pool: Pool, draws: int, path: Path) -> list[Section]:
     ]
 
 
-def number_of(text: str) -> float | str:
+def number_of(text: str) -> float | str | None:
     try:
-        return float(text)
+        return float(text) if text else None
     except ValueError:
         return text
 
 
 def added_birds(pool: Pool, fitted: Classifier, seen: tuple[Tensor, Tensor], shots: int, draw_number: int) -> dict[str, float]:
     """Measures of all classes after the novel ones were added from so many examples, with those of novel ones alone."""
-    generator = np.random.default_rng([draw_number, 1])
     known, new, old = copy.deepcopy(fitted), sorted(pool.add), len(pool.fit)
-    order = {name: generator.permutation(pool.add[name]) for name in new}
+    order = birds_order(pool, draw_number)
     known.add_classes({name: pool.features[order[name][:shots]].numpy() for name in new})
     rows = np.concatenate([order[name][shots:] for name in new])
     targets = torch.tensor(np.repeat(old + np.arange(len(new)), [len(order[name]) - shots for name in new]))
@@ -509,11 +640,17 @@ def letters(_: Path) -> Images:
 
 
 def folder_files(folder: Path) -> Images:
-    return [(path, path.parent.name, "all") for path in sorted(folder.glob("*/*")) if path.is_file()]
+    images: Images = []
+    for name in sorted(path for path in folder.iterdir() if path.is_dir()):
+        files = sorted(path for path in name.iterdir() if path.is_file())
+        images += [(path, name.name, "all") for path in files[:IMAGES_OF_CLASS]]
+    return images
 
 
 def encode(arguments: argparse.Namespace) -> None:
     """Compute the features that --features lacks."""
+    from protograph.cli.display import ShownProgress  # with ready features, no package of the command line is needed
+
     sources: dict[str, Callable[[], Images]] = {"letters": lambda: letters(arguments.root)}
     if arguments.root:
         sources |= {"cub": lambda: cub_files(arguments.root), "mini": lambda: mini_files(arguments.root)}
@@ -546,7 +683,7 @@ def load(arguments: argparse.Namespace) -> list[Pool]:
         else:
             every = by_label(labels, np.full(len(labels), True))
             pools.append(Pool(name, features, every, every, every))
-    if not arguments.only or "digits" in arguments.only:
+    if not arguments.only or any(part in "digits" for part in arguments.only):
         images, digits = load_digits(return_X_y=True)
         every = by_label(digits.astype(str), np.full(len(digits), True))
         pools.append(Pool("digits", torch.from_numpy(images).float(), every, every, every))
@@ -570,6 +707,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/QUALITY.md"))
     parser.add_argument("--only", nargs="*", help="parts of the names of datasets and encoders")
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="how many draws are measured at a time")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no further cell after so many")
     parser.add_argument(
         "--birds", action="store_true", help="also measure all of CUB at once, with unknown birds and attributes"
     )
@@ -577,8 +716,10 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, nargs="*", default=values)
     arguments = parser.parse_args()
     encode(arguments)
+    torch.set_num_threads(1)  # before processes fork
     path, pools = arguments.out.with_suffix(".csv"), load(arguments)
-    run(pools, arguments, path)
+    POOLS[:] = pools
+    run(arguments, path)
     sections = verdicts(read(path)) if path.exists() else []
     sections += [
         part for pool in pools if pool.relation and arguments.birds for part in kept_birds(pool, arguments.draws, arguments.out)

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from protograph._internal.files import build_folder, cache_folder, unfinished, write_atomically, write_json
+from protograph._internal.errors import InputError
+from protograph._internal.files import (
+    build_folder,
+    cache_folder,
+    is_folder,
+    read_plain_file,
+    read_text_file,
+    unfinished,
+    write_atomically,
+    write_json,
+)
 
 
 def full_disk(_: int) -> None:
@@ -135,3 +145,32 @@ def test_only_what_was_being_written_counts_as_unfinished(tmp_path: Path, monkey
         (tmp_path / name).touch()
     assert len(left) == 1
     assert [file.name for file in unfinished(path)] == left
+
+
+def test_only_plain_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"12345")
+    assert read_plain_file(tmp_path / "plain", "model file", 5) == b"12345"
+    os.mkfifo(tmp_path / "pipe")
+    for path, most, named in (
+        ("plain", 4, "plain has 5 bytes, more than 4 of a model file: give a smaller one"),
+        ("absent", 5, "there is no model file at .*absent: fit one"),
+        ("plain/below", 5, "there is no model file at .*below"),
+        (".", 5, "is a folder, not a model file: fit one"),
+        ("pipe", 5, "pipe is a pipe or a device, not a model file: save its contents into a file"),
+        ("/dev/zero", 5, "/dev/zero is a pipe or a device"),
+        ("x" * 5000, 5, "xxx cannot be read .File name too long.: give another model file"),
+        ("a\0b", 5, "cannot be read .*null.*: give another"),
+    ):
+        with pytest.raises(InputError, match=named):
+            read_plain_file(tmp_path / path, "model file", most, "fit one")
+    assert not is_folder(tmp_path / ("x" * 5000))
+    assert is_folder(tmp_path)
+
+
+def test_text_is_utf_8_with_or_without_a_mark(tmp_path: Path) -> None:
+    for encoding in ("utf-8", "utf-8-sig"):
+        (tmp_path / "own.csv").write_bytes("Käfer\n".encode(encoding))
+        assert read_text_file(tmp_path / "own.csv", "table", 99) == "Käfer\n"
+    (tmp_path / "own.csv").write_bytes(b"a\nb\n\xff\n")
+    with pytest.raises(InputError, match=r"own\.csv is not a readable \.csv file \(line 3 is not UTF-8: byte 0xff\)"):
+        read_text_file(tmp_path / "own.csv", "table", 99)

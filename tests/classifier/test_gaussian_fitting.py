@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,9 @@ from protograph._internal.progress import Silent
 from protograph.classifier import gaussian_fitting
 from protograph.classifier.gaussian_fitting import (
     Fold,
+    choose_offsets,
     choose_settings,
+    choose_tempering,
     class_accuracy,
     class_statistics,
     fit_classifier,
@@ -38,7 +42,7 @@ def test_every_class_acts_as_new_once_and_no_query_is_an_example() -> None:
     chosen = list(range(24))
     folds = [Fold.of(features, members, chosen, number, 1.0, 0) for number in range(3)]
     assert sorted(class_id for fold in folds for class_id in fold.new) == chosen
-    assert [len(fold.new) for fold in folds] == [12, 6, 6]
+    assert [len(fold.new) for fold in folds] == [8, 8, 8]
     for fold in folds:
         assert set(fold.old) == set(chosen) - set(fold.new)
         for class_id in chosen:
@@ -94,10 +98,46 @@ def test_the_factor_makes_the_mean_confidence_the_share_of_right_answers() -> No
     targets = torch.arange(6).repeat(200)
     logits = torch.randn(1200, 6, generator=generator, dtype=torch.float64)
     logits[torch.arange(1200), targets] += 1.5
-    factor = right_confidence_factor([(logits, targets)])
+    settings = GaussianSettings()
+    factor = right_confidence_factor([(logits, targets)], settings)
     confidence = (factor * logits).softmax(1).max(1).values.mean().item()
     assert confidence == pytest.approx(class_accuracy(logits, targets), abs=2e-3)
-    assert right_confidence_factor([(3 * logits, targets)]) == pytest.approx(factor / 3, rel=2e-3)
+    assert right_confidence_factor([(3 * logits, targets)], settings) == pytest.approx(factor / 3, rel=2e-3)
+    tempered = replace(settings, tempering=0.4, usual_range=2.0)
+    factor = right_confidence_factor([(logits, targets)], tempered)
+    confidence = tempered.tempered(factor * logits).softmax(1).max(1).values.mean().item()
+    assert confidence == pytest.approx(class_accuracy(logits, targets), abs=2e-3)
+
+
+def test_the_power_of_tempering_is_found_from_what_is_right() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(20000, 8, generator=generator, dtype=torch.float64)
+    usual = (logits.amax(1) - logits.mean(1)).mean().item()
+    for power in (0.0, 0.5):
+        settings = GaussianSettings(tempering=power, usual_range=usual)
+        targets = torch.multinomial(settings.tempered(logits).softmax(1), 1, generator=generator)[:, 0]
+        found = choose_tempering([], GaussianSettings(), logits, targets)
+        assert found.tempering == pytest.approx(power, abs=0.05)
+        assert found.usual_range == pytest.approx(usual)
+        assert found.tempered(logits).argmax(1).tolist() == logits.argmax(1).tolist()
+
+
+def test_offsets_undo_what_classes_that_act_as_new_have_too_much_or_too_little() -> None:
+    features, members, _ = many()
+    episodes = Fold.of(features, members, list(range(24)), 0, 1.0, 0).episodes(12.0)
+    classifier = fit_classifier(episodes)
+    found = choose_offsets(episodes, classifier)
+    assert found[FITTED] == 0
+    assert sorted(found) == [FITTED, *sorted({episode.shots for episode in episodes})]
+
+    def loss(offsets: dict[int, float]) -> float:
+        losses = [episode.loss(episode.logits(classifier, offsets)) for episode in episodes]
+        weight = gaussian_fitting.OFFSET_WEIGHT * sum(value**2 for value in offsets.values())
+        return (len(offsets) - 1) * torch.stack(losses).mean().item() + weight
+
+    for shots in set(found) - {FITTED}:
+        for step in (-0.2, 0.2):
+            assert loss({**found, shots: found[shots] + step}) > loss(found)
 
 
 def test_sharpness_grows_with_images_where_they_better_the_whitening() -> None:

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,15 @@ from PIL import Image
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Silent
-from protograph.classifier.inputs import as_array, as_images, encode_files, list_files, read_training_files
+from protograph.classifier.inputs import (
+    as_array,
+    as_images,
+    encode_files,
+    find_test_files,
+    list_files,
+    read_test_files,
+    read_training_files,
+)
 
 GREY, COLOUR = np.zeros((4, 6), np.uint8), np.zeros((4, 6, 3), np.uint8)
 
@@ -98,3 +107,54 @@ def test_bad_vectors_are_left_out_or_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "some.npz", vectors=vectors[:1], labels=["b"])
     with pytest.raises(InputError, match=r"there is nothing in .*some.npz to fit on"):
         read_training_files(tmp_path / "some.npz", True, Silent())
+
+
+class Told(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_each_part_of_a_folder_has_its_use(tmp_path: Path) -> None:
+    for name in ("train/owl/1.png", "train/owl/2.png", "val/owl/3.png", "test/owl/4.png", "test/cat/5.png", "test/cat/a.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    told = Told()
+    files = read_training_files(tmp_path, False, told)
+    assert (files.labels, files.inputs) == (["owl"] * 2, [tmp_path / "train/owl/1.png", tmp_path / "train/owl/2.png"])
+    assert told.lines == [f"2 images in {tmp_path} are for training, 1 for validation, 2 for test"]
+    told.lines.clear()
+    tests = read_test_files(tmp_path, False, told)
+    assert (tests.labels, tests.inputs) == (["cat", "owl"], [tmp_path / "test/cat/5.png", tmp_path / "test/owl/4.png"])
+    assert told.lines[1] == "files in the class folders that are no images and were left out: .txt (1)"
+    assert find_test_files(tmp_path, False, Silent()) == tests
+    assert find_test_files(tmp_path / "test", False, Silent()) is None
+    assert read_test_files(tmp_path / "test", False, Silent()).labels == ["cat", "owl"]
+    for part in ("owl", "cat"):
+        shutil.rmtree(tmp_path / "test" / part)
+    (tmp_path / "test").rmdir()
+    assert read_test_files(tmp_path, False, Silent()).inputs == [tmp_path / "val/owl/3.png"]
+
+
+def test_vectors_for_test_are_measured_on_and_not_fitted(tmp_path: Path) -> None:
+    vectors, parts = np.eye(4, dtype=np.float32), ["train", "seen-test", "train", "seen-validation"]
+    np.savez(tmp_path / "some.npz", vectors=vectors, labels=["a", "b", "c", "d"], split=parts)
+    told = Told()
+    assert read_training_files(tmp_path / "some.npz", False, told).labels == ["a", "c"]
+    assert read_test_files(tmp_path / "some.npz", False, told).labels == ["b"]
+    assert told.lines == [
+        f"{count} of 4 vectors are for {part}, as the file says" for count, part in ((2, "training"), (1, "test"))
+    ]
+
+
+def test_images_of_a_table_that_are_gone_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "1.png")
+    (tmp_path / "own.jsonl").write_text('{"path": "1.png", "label": 3}\n{"path": "2.png", "label": 4}\n')
+    with pytest.raises(InputError, match=r"line 2 of .*own\.jsonl: there is no image 2\.png"):
+        read_training_files(tmp_path / "own.jsonl", False, Silent())
+    told = Told()
+    files = read_training_files(tmp_path / "own.jsonl", True, told)
+    assert (files.labels, files.inputs) == (["3"], [tmp_path / "1.png"])
+    assert told.lines == [f"left out 1 of 2 images that cannot be read: image {tmp_path / '2.png'} is not there"]

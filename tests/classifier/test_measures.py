@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
+import torch
 
-from protograph.classifier.measures import measure_answers
+from protograph.classifier.measures import count_examples, measure_answers
 
 
 def test_measures_are_those_of_a_small_table() -> None:
@@ -22,3 +23,14 @@ def test_measures_are_those_of_a_small_table() -> None:
     assert measures.calibration_error == pytest.approx(error)
     assert [part.images for part in measures.reliability] == [1, 1, 1, 3]
     assert measures.reliability[-1].accuracy == pytest.approx(2 / 3)
+
+
+def test_examples_are_found_again_by_their_features() -> None:
+    generator = torch.Generator().manual_seed(0)
+    taught, other = torch.randn(2, 5, 8, generator=generator)
+    asked = torch.cat([taught[:3] * (1 + 1e-5), other[:2], taught[3:]])
+    names = ["owl"] * 5 + ["cat"] * 2
+    assert count_examples(asked, names, {"owl": taught, "empty": taught[:0]}) == 3, "the last are of another class"
+    assert count_examples(asked, names, {"owl": taught, "cat": taught}) == 5
+    assert count_examples(asked, names, {"owl": taught[:0]}) == 0
+    assert count_examples(asked[:0], [], {"owl": taught}) == 0

@@ -39,7 +39,7 @@ def full() -> Classifier:
     """A classifier with everything a file can hold but an encoder."""
     features, labels = blobs(classes=8, images=20)
     table = AttributeRelation(torch.eye(8, 4) + 0.1, list("abcdefgh"), centred=True)
-    known = Classifier(variant="gcgpn-aux", steps=5, unknown=0.1, balance=True, seed=3)
+    known = Classifier(variant="gcgpn-aux", steps=5, unknown=0.1, seed=3)
     known.fit(
         features, labels, {"letter": UnicodeRelation({"base": 1.0, "script": 0.5}), "look": table, "by hand": {("a", "b"): 0.5}}
     )
@@ -116,10 +116,13 @@ def test_the_file_of_version_0_1_loads() -> None:
     known = Classifier.load(OLD)
     found = answers(known)
     assert (found["classes"], found["predictions"]) == (sorted(expected["classes"]), expected["predictions"])
-    parameters = renamed(expected["parameters"], CLASSIFIER_PARAMETERS) | {
+    parameters = renamed(expected["parameters"], CLASSIFIER_PARAMETERS)
+    assert parameters.pop("balance") is True, "of which the file keeps the bias"
+    parameters |= {
         "prior": "uniform",
         "variant": "gcgpn-aux",
         "keep_features": False,
+        "thumbnails": False,
         "refit_up_to": 0,
     }
     assert json.loads(json.dumps(found["parameters"])) == parameters
@@ -302,13 +305,13 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(kept: Path, at: str) -> None:
     assert done.returncode == -signal.SIGKILL
     left = {path.name for path in kept.parent.iterdir()}
     assert ".kept.pg.lock" in left
-    assert len(left) == 3 if at == "before" else 2
+    assert len(left) == (4 if at == "before" else 3)  # with the history and, before it is in its place, the new file
     expected = sorted([*old, "killed"]) if at == "after" else old
     assert Classifier.load(kept).classes_.tolist() == expected
     with Classifier.edit(kept) as known:  # whose lock the dead one held
         known.add_class("next", np.ones((1, D)))
     assert Classifier.load(kept).classes_.tolist() == [*expected, "next"]
-    assert [path.name for path in kept.parent.iterdir()] == ["kept.pg"]
+    assert sorted(path.name for path in kept.parent.iterdir()) == ["kept.pg", "kept.pg.history"]
 
 
 def test_a_change_leaves_the_lock_of_a_file_whose_name_begins_alike_alone(kept: Path) -> None:
@@ -351,7 +354,7 @@ def test_a_relation_without_a_source_and_one_whose_file_is_gone(tmp_path: Path) 
     assert loaded.space_.relations["embeddings_words"].known[-1] == "g"
     table.unlink()
     gone = Classifier.load(tmp_path / "kept.pg", relations=named)
-    with pytest.warns(UserWarning, match="class 'g' is taken as unrelated: no relation file at"):
+    with pytest.warns(UserWarning, match="class 'g' is taken as unrelated: there is no relation file at"):
         gone.add_class("g", features[:1])
     gone.add_class("h", features[:1], {"a": 0.5})
     assert read_model(tmp_path / "kept.pg").values["relations"][0]["source"]["spec"].startswith("embeddings:")

@@ -17,6 +17,7 @@ from protograph._internal.sealed import unseal
 from protograph.classifier.model_schema import check_contents, check_tensor, parse_values
 
 Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
+CHANGE = {"number": 1, "what": "added 'x'", "when": "2026-01-02T03:04:05Z", "after": "0" * 32}
 KINDS = ("gaussian", "variant", "encoder", "labels")
 
 
@@ -29,7 +30,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     gaussian.add_class("x", features[:2], {"look": "a", "by hand": {"a": 0.5}}).add_examples("a", features[:3])
     variant = Classifier(variant="gcgpn-aux", steps=2).fit(features, labels, SPARSE).add_class("x", features[:1], {"a": 0.5})
     images = np.random.default_rng(0).integers(0, 255, (8, 20, 20, 3), dtype=np.uint8)
-    encoder = Classifier("conv4").fit(list(images), list("aaaabbbb"))
+    encoder = Classifier("conv4", thumbnails=True).fit(list(images), list("aaaabbbb")).add_class("x", list(images[:2]))
+    encoder.add_examples("a", list(images[:1]))
     numbers = Classifier(variant="gcgpn-cos-aux", steps=0).fit(
         features.astype(np.float32), [float(ord(label)) for label in labels]
     )
@@ -85,6 +87,23 @@ def test_what_is_written_today_is_right(kind: str, files: dict[str, Path]) -> No
         ("variant", lambda values, _: values["parameters"].update(learning_rate=-1), "Expected `float` > 0"),
         ("variant", lambda values, _: values.update(model="else"), "Invalid value 'else'"),
         ("labels", lambda values, _: values["classes"].__setitem__(0, True), "label True is not of type float64"),
+        ("encoder", lambda values, _: values["thumbnails"][0].__setitem__(0, "nobody"), "thumbnails of 'nobody', which is no"),
+        ("encoder", lambda values, _: values["thumbnails"].append(["a", [0] * 5]), "thumbnails of a class twice"),
+        ("encoder", lambda values, _: values["thumbnails"][0][1].pop(), "thumbnails of 4 examples of 'a', which has 5"),
+        ("encoder", lambda values, _: values["thumbnails"][2][1].append(0), "thumbnails of 3 examples of 'x', which has 2"),
+        ("encoder", lambda values, _: values["thumbnails"][0][1].__setitem__(0, -1), "Expected `int` >= 0"),
+        ("encoder", lambda values, _: values["thumbnails"][0][1].__setitem__(0, 2**17), "Expected `int` <= 65536"),
+        ("encoder", lambda values, _: values["thumbnails"][0][1].__setitem__(0, 5), "'thumbnails' is"),
+        ("encoder", lambda _, tensors: tensors.update(thumbnails=tensors["thumbnails"].float()), "'thumbnails' is of float32"),
+        ("encoder", lambda _, tensors: tensors.pop("thumbnails"), "'thumbnails' is missing"),
+        ("encoder", lambda values, _: values.pop("thumbnails"), "nothing needs the tensor 'thumbnails'"),
+        ("encoder", lambda values, _: values["parameters"].update(thumbnails=1), "Expected `bool`"),
+        ("encoder", lambda values, _: values["parameters"].update(refit_up_to=-1), "Expected `int` >= 0"),
+        ("encoder", lambda values, _: values.update(change={"number": 1}), "missing required field `what`"),
+        ("encoder", lambda values, _: values.update(change={**CHANGE, "number": 0}), "Expected `int` >= 1"),
+        ("encoder", lambda values, _: values.update(change={**CHANGE, "what": "x" * 501}), "length <= 500"),
+        ("encoder", lambda values, _: values.update(change={**CHANGE, "when": "today"}), "matching regex"),
+        ("encoder", lambda values, _: values.update(change={**CHANGE, "after": "../../x"}), "matching regex"),
         ("encoder", lambda values, _: values["encoder"]["preparation"].update(shape=[3, 9999, 9]), "Expected `int` <= 1024"),
         ("encoder", lambda values, _: values["encoder"]["preparation"].update(resize=10**6), r"Expected `int` <= 4096"),
         ("encoder", lambda values, _: values["encoder"]["preparation"].update(resize=5), "cannot be cut out"),

@@ -131,6 +131,9 @@ def test_fit_with_the_strong_encoder_in_a_size_of_ones_own(birds: Path, tmp_path
 
 def test_options_of_the_encoder_that_would_be_ignored_are_refused(birds: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "some.npz", vectors=np.zeros((4, 3), np.float32), labels=["a", "a", "b", "b"])
+    for option in ("--keep-features", "--thumbnails"):
+        check_refused(protograph("fit", birds, "--out", tmp_path / "a.pg", "--train-backbone", option), "would be ignored")
+    check_refused(protograph("fit", tmp_path / "some.npz", "--out", tmp_path / "a.pg", "--thumbnails"), "are made of images")
     for option in ("--size=64", "--copies=2"):
         check_refused(protograph("fit", tmp_path / "some.npz", "--out", tmp_path / "a.pg", option), "holds features: leave out")
         check_refused(protograph("fit", birds, "--out", tmp_path / "a.pg", "--train-backbone", option), "would be ignored")
@@ -771,7 +774,7 @@ def test_a_killed_add_class_leaves_the_old_file_or_the_new_one(when: str, model:
     assert names(model) == [*KINDS, *(["raven"] if done else [])]
     answer("add-class", model, "rook", "--like=crow=0.9")  # neither a lock nor half a file is in the way
     assert names(model)[-1] == "rook"
-    assert [path.name for path in model.parent.iterdir()] == [model.name]
+    assert sorted(path.name for path in model.parent.iterdir()) == [model.name, f"{model.name}.history"]
 
 
 @pytest.mark.slow

@@ -197,7 +197,13 @@ def test_what_names_no_verb_imports_none(arguments: list[str]) -> None:
 
 @pytest.mark.slow
 def test_what_draws_nothing_imports_nothing_to_draw_with() -> None:
-    for arguments in (["variants"], ["train", "--dataset=nosuch"], ["fit", "--help"], ["relations", "--help"]):
+    for arguments in (
+        ["variants"],
+        ["train", "--dataset=nosuch"],
+        ["fit", "--help"],
+        ["predict", "--help"],
+        ["relations", "--help"],
+    ):
         modules = imported(*arguments)
         assert "torch" in modules
         assert not modules & {"matplotlib", "sklearn"}, arguments

@@ -60,6 +60,29 @@ def test_classes_are_added_from_folders_all_or_none(model: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_fit_says_how_large_what_it_keeps_is(birds: Path, tmp_path: Path) -> None:  # noqa: F811
+    path = tmp_path / "birds.pg"
+    shown = CliRunner().invoke(app, ["fit", str(birds), "--out", str(path), "--keep-features", "--thumbnails"])
+    known = Classifier.load(path)
+    sizes = {part: f"{size / 1e6:.1f} MB" for part, size in (("file", path.stat().st_size), ("shown", known.thumbnail_bytes))}
+    features = sum(part.nbytes for part in known.kept_.values())
+    assert features == 32 * 4 * known.n_features_in_
+    assert known.thumbnail_bytes > 32 * 500
+    line = f"the file has {sizes['file']}, of which {features / 1e6:.1f} MB are features of the images and {sizes['shown']} are"
+    assert f"{line} thumbnails\n" in shown.stdout
+    said = answer("fit", birds, "--out", path)
+    assert said["bytes"] == {"file": path.stat().st_size, "features": 0, "thumbnails": 0}
+    assert "the file has" not in CliRunner().invoke(app, ["fit", str(birds), "--out", str(path)]).stdout
+    answer("fit", birds, "--out", path, "--thumbnails")
+    answer("add-classes", path, drawn(tmp_path / "new", "heron", "ibis", count=3))
+    answer("add-class", path, "owl", drawn(tmp_path / "owls", "owl", count=2) / "owl")
+    answer("add-examples", path, "crow", tmp_path / "owls" / "owl")
+    known = Classifier.load(path)
+    assert [len(known.thumbnails_of(name)) for name in ("crow", "gull", "heron", "ibis", "owl")] == [10, 8, 3, 3, 2]
+    assert all(content for name in known.classes_ for content in known.thumbnails_of(name))
+
+
+@pytest.mark.slow
 def test_a_refit_counts_added_classes_as_fitted(model: Path, tmp_path: Path, birds: Path) -> None:  # noqa: F811
     answer("add-classes", model, drawn(tmp_path / "new", "heron", count=8))
     assert answer("refit", model)["were_added"] == 1

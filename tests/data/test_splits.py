@@ -16,6 +16,7 @@ from protograph.data.splits import (
     draw_by_index,
     draw_by_name,
     draw_roles,
+    split_by_parts,
     split_freely,
     split_seen,
 )
@@ -246,3 +247,42 @@ def test_an_image_that_is_added_moves_at_most_one_other_per_part(things: list[in
 
 def test_names_that_are_no_utf8_can_be_drawn() -> None:
     assert draw_by_name(["a\udcff", "b"], ["a\udcff", "b"], 2, 0) == ["a\udcff", "b"]
+
+
+def parted(counts: dict[str, tuple[int, int, int]]) -> tuple[dict[str, list[int]], list[str], list[str]]:
+    """Image indices by class, the part of each image, and its name."""
+    members: dict[str, list[int]] = {}
+    parts: list[str] = []
+    for name, numbers in counts.items():
+        start = len(parts)
+        parts += [part for part, count in zip(("train", "validation", "test"), numbers, strict=True) for _ in range(count)]
+        members[name] = list(range(start, len(parts)))
+    return members, parts, [f"{row}.jpg" for row in range(len(parts))]
+
+
+def test_parts_of_seen_classes_stay_what_they_are() -> None:
+    members, parts, names = parted({f"class {number}": (6, 2, 3) for number in range(10)})
+    split = split_by_parts(members, parts, names)
+    for part, chosen in (("train", split.train), ("validation", split.seen_validation), ("test", split.seen_test)):
+        assert chosen == {name: [image for image in members[name] if parts[image] == part] for name in split.train}
+    for novel in (split.novel_validation, split.novel_test):
+        assert all(images == members[name] for name, images in novel.items()), "all images of a novel class"
+    assert {*split.classes} == {*members}
+
+
+def test_parts_that_are_missing_are_drawn_from_the_images_for_training() -> None:
+    members, parts, names = parted({f"class {number}": (20, 0, 3) for number in range(10)})
+    split = split_by_parts(members, parts, names)
+    for name in split.train:
+        assert (len(split.train[name]), len(split.seen_validation[name]), len(split.seen_test[name])) == (18, 2, 3)
+        assert sorted([*split.train[name], *split.seen_validation[name], *split.seen_test[name]]) == members[name]
+    alone = {name: images[:20] for name, images in members.items()}
+    none = ["train"] * len(parts)
+    assert split_by_parts(alone, none, names) == split_freely(alone, names=names), "without parts, as ever"
+
+
+def test_a_class_without_images_in_a_part_is_named() -> None:
+    members, parts, names = parted({f"class {number}": (6, 2, 0 if number == 3 else 3) for number in range(10)})
+    roles = dict.fromkeys(members, "seen") | {"class 8": "novel-validation", "class 9": "novel-test"}
+    with pytest.raises(InputError, match="class 'class 3' has no image for test in birds: give it some there"):
+        split_by_parts(members, parts, names, roles, "birds")

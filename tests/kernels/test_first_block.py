@@ -62,7 +62,7 @@ def test_a_backbone_opens_with_it_in_bfloat16(parts):
     images = rand(9, 3, 84, 84).bfloat16().cuda()
     with torch.autocast("cuda", torch.bfloat16):
         actual = conv_block(layers, images.float(), parts)
-    assert type(actual.grad_fn).__name__ == "_OpeningBackward"
+    assert type(actual.grad_fn).__name__ == "_FirstBlockBackward"
     close(actual, naive(exact, images.double(), parts))
 
 
@@ -70,4 +70,4 @@ def test_a_backbone_opens_with_it_in_bfloat16(parts):
 def test_in_float32_for_odd_sizes_or_where_its_images_need_a_gradient_the_first_block_is_its_layers(side, half, gradient):
     images = rand(4, 3, side, side).float().cuda().requires_grad_(gradient)
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
-        assert type(conv_block(block(3, 16).cuda(), images, (4,)).grad_fn).__name__ != "_OpeningBackward"
+        assert type(conv_block(block(3, 16).cuda(), images, (4,)).grad_fn).__name__ != "_FirstBlockBackward"

@@ -180,3 +180,39 @@ def test_several_relations_have_different_labels():
     assert list(keep_relations([unicode, DENSE, unicode], NAMES)) == ["unicode", "similarity", "unicode-2"]
     assert list(keep_relations({"one": unicode, "two": {("a", "b"): 0.5}}, NAMES)) == ["one", "two"]
     assert keep_relations(None, NAMES) == {}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_class_told_anew_keeps_its_place(sparse):
+    (relation,) = keep_relations(DENSE.to_sparse_coo() if sparse else DENSE, NAMES).values()
+    told, known = relation.retold(1, NAMES, ClassHint({"c": 0.9}))
+    floor = 0.0 if sparse else relation.floor
+    expected = [[1.0, floor, 0.4], [floor, 1.0, 0.9], [0.5, 0.9, 1.0]]
+    assert known
+    assert told.similarities.to_dense().tolist() == [pytest.approx(row) for row in expected]
+    assert [told.row(index).tolist() for index in range(3)] == [pytest.approx(row) for row in expected]
+    nothing, known = told.retold(1, NAMES, ClassHint({}))
+    assert not known
+    assert nothing.row(1).tolist() == pytest.approx([floor, 1.0, floor])
+
+
+def test_a_relation_by_hand_begins_without_an_edge_and_grows():
+    for names in ((), ("a",), NAMES):
+        relation = again(KeptRelation.by_hand(names))
+        assert relation.sparse
+        assert torch.equal(relation.similarities.to_dense(), torch.eye(len(names)))
+        grown, known = relation.added("x", names, ClassHint(dict.fromkeys(names, 0.5)))
+        assert known == bool(names)
+        assert grown.row(len(names)).tolist() == [0.5] * len(names) + [1.0]
+        assert grown.ask_about("a") is None
+    (relation,) = keep_relations({}, ()).values()
+    assert relation.similarities.shape == (0, 0)
+    with pytest.raises(InputError, match=r"such as \{'sparrow': 0.8\}"):
+        KeptRelation.by_hand(()).added("x", (), ClassHint(alias="crane"))
+
+
+def test_a_source_is_asked_about_a_class_that_may_be_there():
+    (relation,) = keep_relations(MatrixRelation(DENSE, NAMES), ("c", "a")).values()
+    assert relation.ask_about("b").tolist() == pytest.approx([0.6, 0.3])
+    assert relation.ask_about("a").tolist() == pytest.approx([0.4, 1.0])
+    assert relation.ask_about("nobody") is None

@@ -76,6 +76,11 @@ def test_a_missing_or_broken_toml_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("epochs = = 3")
     with pytest.raises(InputError, match=r"broken\.toml is not TOML.*line 1"):
         read_toml(tmp_path / "broken.toml")
+    (tmp_path / "latin.toml").write_bytes("variant = 'ä'".encode("latin-1"))
+    with pytest.raises(InputError, match=r"latin\.toml is not a readable \.toml file \(line 1 is not UTF-8: byte 0xe4\)"):
+        read_toml(tmp_path / "latin.toml")
+    with pytest.raises(InputError, match="/dev/zero is a pipe or a device, not a configuration file"):
+        read_toml(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize(

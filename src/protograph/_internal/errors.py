@@ -10,12 +10,13 @@ class InputError(ValueError):
     """A mistake in the user's input. The command prints it as one line and exits with code 2.
 
     Args:
-        message: The sentence. What it quotes may have line breaks, and no end.
+        message: The sentence. What it quotes may have line breaks, which are shown, and no end.
 
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(shorten_middle(" ".join(message.splitlines()), LONGEST_MESSAGE))
+        in_one_line = message.replace("\r", "\\r").replace("\n", "\\n")
+        super().__init__(shorten_middle(in_one_line, LONGEST_MESSAGE))
 
 
 def shorten_middle(text: str, most: int) -> str:

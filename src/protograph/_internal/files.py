@@ -1,4 +1,4 @@
-"""Files that are complete or absent: atomic writes, and the user's cache folder."""
+"""Files: plain ones alone are read, written ones are complete or absent; and the user's cache folder."""
 
 import json
 import os
@@ -12,8 +12,69 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from protograph._internal.errors import InputError
+
 PRIVATE = 0o700  # permissions: for the user alone
 UNFINISHED = ".part"  # the end of the name of a file while it is written
+
+
+def check_plain_file(path: Path, kind: str, most: int, way_out: str = "") -> None:
+    """Refuse a path that does not lead to a plain file, before it is opened: reading a pipe or a device might never end.
+
+    Args:
+        path: The file.
+        kind: What the file should be, such as "model file", for the message.
+        most: The bytes that such a file may have.
+        way_out: What to do where there is no file, for the message.
+
+    Raises:
+        InputError: There is no file, it is a folder, a pipe or a device, or it is too large.
+
+    """
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"there is no {kind} at {path}" + (f": {way_out}" if way_out else "")) from error
+    except (OSError, ValueError) as error:  # a name that is too long, a loop of links, a zero byte
+        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}): give another {kind}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError(f"{path} is a folder, not a {kind}" + (f": {way_out}" if way_out else ""))
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path} is a pipe or a device, not a {kind}: save its contents into a file, and give that")
+    if status.st_size > most:
+        raise InputError(f"{path} has {status.st_size:,} bytes, more than {most:,} of a {kind}: give a smaller one")
+
+
+def read_plain_file(path: Path, kind: str, most: int, way_out: str = "") -> bytes:
+    """Return the contents of a plain file, with the arguments and errors of `check_plain_file`."""
+    check_plain_file(path, kind, most, way_out)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+
+
+def read_text_file(path: Path, kind: str, most: int, way_out: str = "") -> str:
+    """Return the text of a plain file in UTF-8, with or without the mark that spreadsheets put in front.
+
+    Raises:
+        InputError: As in `check_plain_file`, or it is not UTF-8.
+
+    """
+    content = read_plain_file(path, kind, most, way_out)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path} is not a readable {path.suffix} file (line {line} is not UTF-8: byte 0x{content[error.start]:02x}): save "
+            "it as UTF-8" + (', which spreadsheets call "CSV UTF-8"' if path.suffix == ".csv" else "")
+        ) from error
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path leads to a folder; False also where the system refuses the path."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for a name that is too long
 
 
 def cache_folder() -> Path:
@@ -63,6 +124,16 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk, so that a power failure does not bring a replaced file back."""
+    with suppress(OSError):  # Windows opens no folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def unfinished(path: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from protograph.classifier.checking import ExampleCheck, check_examples
 from protograph.classifier.explanation import Heatmap, Nearest, draw_up_heatmap, explain, relation_share
 from protograph.classifier.inputs import as_array, as_images
 from protograph.classifier.labels import Array, as_label
+from protograph.classifier.relating import ClassMap, Suggestion, class_map, suggest_relations
 from protograph.evaluation.unknown import auroc
 
 
@@ -137,6 +138,38 @@ class Answering(ClassifierBase):
         state = self._asked()
         names = (None if label is None else str(as_label(label, state.in_space)) for label in (name, against))
         return draw_up_heatmap(state.space, self.encoder_, images[0], self._offsets(state), *names)
+
+    def thumbnails_of(self, name: Any) -> list[bytes | None]:
+        """Return the thumbnails of a class's examples, in their order: JPEG, or None where an example has none.
+
+        Args:
+            name: The label of the class.
+
+        """
+        check_is_fitted(self)
+        state = self._state
+        row = state.space.index(str(as_label(name, state.in_space)))
+        return list(state.thumbnails.get(state.space.names[row], (None,) * (state.space.examples(row) or 0)))
+
+    def suggest_relations(self, name: Any, top: int = 8) -> list[Suggestion]:
+        """Return the classes that a class is likely to be similar to, the most similar first: (label, similarity, source).
+
+        The sources of the classifier's relations say so, else WordNet if it is installed. Where none knows the class, its
+        prototype is compared with the others.
+
+        Args:
+            name: The label of a class, or of one to come, which has no prototype.
+            top: The largest number of classes.
+
+        """
+        check_is_fitted(self)
+        state = self._state
+        return suggest_relations(state, str(as_label(name, state.in_space)), top)
+
+    def class_map(self) -> ClassMap:
+        """Return a map of all classes in two dimensions, with lines between related ones."""
+        check_is_fitted(self)
+        return class_map(self._state)
 
     def relation_share(self, name: Any) -> float:
         """Return the share of a class's prototype, from 0 to 1, that relations bring from other classes, had it come last.

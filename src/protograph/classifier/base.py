@@ -2,21 +2,24 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
+from protograph._internal.progress import Progress, Silent
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.inputs import as_array, as_images
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array
 from protograph.classifier.prior import check_prior, prior_offsets
 from protograph.classifier.state import ChangeLock, State
+from protograph.classifier.thumbnails import Examples, Thumbnails, count_bytes, make_thumbnails
 from protograph.encoders import Encoder
 from protograph.evaluation.unknown import check_rate
 from protograph.variants import Variant
@@ -33,6 +36,7 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     encoder_: Encoder | None
     _state: State  # all that changes with the classes: a reader takes it once, a change replaces it
     _changes: ChangeLock
+    _done: list[str]  # what was changed since it was fitted or loaded
 
     def __init__(
         self,
@@ -43,8 +47,8 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown_label: Any = "unknown",
         prior: Any = "uniform",
         keep_features: bool = False,
+        thumbnails: bool = False,
         refit_up_to: int = 0,
-        balance: bool = False,
         shots: tuple[int, int] = (1, 5),
         copies: int | None = None,
         steps: int | None = None,
@@ -58,8 +62,8 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.unknown_label = unknown_label
         self.prior = prior
         self.keep_features = keep_features
+        self.thumbnails = thumbnails
         self.refit_up_to = refit_up_to
-        self.balance = balance
         self.shots = shots
         self.copies = copies
         self.steps = steps
@@ -85,6 +89,8 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"refit_up_to must be a whole number from 0 on, not {self.refit_up_to!r}")
         if self.refit_up_to and not self.keep_features:
             raise InputError("refit_up_to would be ignored without keep_features: leave it out")
+        if self.thumbnails and self.encoder is None:
+            raise InputError("thumbnails are made of images, and this is a classifier of features: leave thumbnails out")
         if self.variant is None:
             self._check_gaussian()
         elif self.keep_features or self.refit_up_to:
@@ -101,13 +107,12 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_gaussian(self) -> None:
         """Raise an `InputError` if a parameter is set that only the training of a variant uses."""
-        usual: dict[str, Any] = {"balance": False, "shots": (1, 5), "steps": None, "learning_rate": 0.2}
+        usual: dict[str, Any] = {"shots": (1, 5), "steps": None, "learning_rate": 0.2}
         if self.copies:
             raise InputError("copies belongs to the training of a variant: leave it out, or name one, such as gcgpn-aux")
         for name, value in usual.items():
             if getattr(self, name) != value:
-                way_out = "use prior" if name == "balance" else "name one, such as gcgpn-aux"
-                raise InputError(f"{name} belongs to the training of a variant: leave it out, or {way_out}")
+                raise InputError(f"{name} belongs to the training of a variant: leave it out, or name one, such as gcgpn-aux")
 
     def _check_names(self, names: Sequence[str]) -> None:
         if self.unknown is not None and str(self.unknown_label) in names:
@@ -117,8 +122,13 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _begin(self, state: State) -> Self:
         """Take a first state, and return the classifier."""
-        self._changes, self._state = ChangeLock(), state
+        self._changes, self._state, self._done = ChangeLock(), state, []
         return self
+
+    def _change_to(self, state: State, what: str) -> None:
+        """Take the state after a change, and note what was changed."""
+        self._state = state
+        self._done = [*self._done, what]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")
@@ -150,6 +160,11 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._state.kept
 
     @property
+    def thumbnail_bytes(self) -> int:
+        """The size of all thumbnails that are kept."""
+        return count_bytes(self._state.thumbnails)
+
+    @property
     def space_(self) -> JointSpace | GaussianSpace:
         """The joint space of all classes."""
         return self._state.space
@@ -169,7 +184,7 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def bias_(self) -> float:
-        """The calibrated bias on added classes, or 0."""
+        """What is added to the logits of added classes; other than 0 only in files of earlier versions."""
         return self._state.bias
 
     @bias_.setter
@@ -217,10 +232,39 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_scale(features, smallest=0.0)
         return features
 
-    def _examples(self, examples: Any) -> Tensor:
-        """Return the features [K, D] of the examples of a class, of which there may be none."""
-        nothing = isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples)
-        return torch.zeros(0, self.n_features_in_) if nothing else self._features(self._single(examples))
+    def encode_examples(self, images: Any, progress: Progress | None = None) -> Examples:
+        """Return images as examples of a class, which `add_class` and `add_examples` take; the classifier stays as it is.
+
+        Args:
+            images: Images, as in `fit`.
+            progress: What shows how far it is.
+
+        Raises:
+            InputError: An image cannot be read, or the classifier is one of features.
+
+        """
+        check_is_fitted(self)
+        given = None if self.encoder_ is None else as_images(images)
+        if self.encoder_ is None or given is None:
+            raise InputError("encode_examples takes images, and a classifier fitted on images")
+        features = self.encoder_.encode(given, progress)
+        return Examples(features, self._thumbnails(given, progress or Silent()))
+
+    def _thumbnails(self, images: Sequence[Any], progress: Progress) -> Thumbnails:
+        """Return a thumbnail of each image, or None for each if they are not kept."""
+        return make_thumbnails(images, progress) if self.thumbnails else (None,) * len(images)
+
+    def _examples(self, examples: Any) -> Examples:
+        """Return the examples of a class, of which there may be none."""
+        if isinstance(examples, Examples):
+            return replace(examples, features=self._features(examples.features)) if len(examples) else examples
+        if isinstance(examples, list | tuple | np.ndarray | Tensor) and not len(examples):
+            return Examples(torch.zeros(0, self.n_features_in_), ())
+        single = self._single(examples)
+        if self.encoder_ is not None and as_images(single) is not None:
+            return self.encode_examples(single)
+        features = self._features(single)
+        return Examples(features, (None,) * len(features))
 
     def _single(self, x: Any) -> Any:
         """Return one vector of features [D] as a table of one row; anything else as it is."""

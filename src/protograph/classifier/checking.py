@@ -249,11 +249,11 @@ def check_examples(
     examples = {row: part for row, part in kept.items() if len(part) and (counts[row] or 0) > 1}
     images: dict[int, list[AskedImage]] = {row: [] for row in range(len(labels))}
     with progress.task("leave out", sum(map(len, examples.values())), "images") as advance:
-        for row, scores, likeness in answers_without(state.copy_space(), examples, only_new):
-            logits = scores + offsets
+        for row, logits, likeness in answers_without(state.copy_space(), examples, offsets, only_new):
             probabilities, answers = logits.softmax(1), named(logits.argmax(1), likeness).tolist()
             largest, own = probabilities.max(1).values.tolist(), probabilities[:, row].tolist()
-            for index, (answer, probability, own_probability) in enumerate(zip(answers, largest, own, strict=True)):
+            first = (counts[row] or len(answers)) - len(answers)  # those that are not kept come first
+            for index, (answer, probability, own_probability) in enumerate(zip(answers, largest, own, strict=True), first):
                 images[row].append(AskedImage(labels[row], index, answer, probability, own_probability))
             advance(len(answers))
     classes = tuple(class_check(labels[row], row >= space.seen, counts[row], images[row]) for row in state.order.tolist())

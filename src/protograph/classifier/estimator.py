@@ -26,16 +26,18 @@ from protograph.classifier.fitting import (
 )
 from protograph.classifier.gaussian_fitting import empty_space, fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
-from protograph.classifier.inputs import as_array, as_images, encode_files
+from protograph.classifier.history import Change, history, redo, undo, write_change
+from protograph.classifier.inputs import as_array, as_images, encode_files, readable_images
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array, check_labels
 from protograph.classifier.model_file import Contents, NamedPaths, locked, read_model, variant_from, write_model
 from protograph.classifier.state import State
 from protograph.classifier.teaching import Teaching
+from protograph.classifier.thumbnails import Examples, Thumbnails
 from protograph.data import Dataset, FeatureStore
 from protograph.data.kept_split import with_kept_split
 from protograph.encoders import Encoder, open_encoder, usual_copies
-from protograph.evaluation.metrics import EvaluationSizes, choose_bias, extract
+from protograph.evaluation.metrics import extract
 from protograph.evaluation.unknown import false_alarm_threshold
 from protograph.nn.backbones import Centred
 from protograph.relations import KeptRelation, keep_relations
@@ -69,11 +71,9 @@ class Classifier(Teaching):
             Or a number per class, {label: number}, of which only the ratios count; a class not named counts 1. With a variant,
             "uniform" leaves the logits as its episodes trained them, and a prior moves them as it does in the Gaussian model.
         keep_features: Whether the features of all images are kept, so that `refit` can fit anew.
+        thumbnails: Whether a small JPEG of each example is kept, where there is an encoder, for people to look at.
         refit_up_to: With kept features, up to so many images a change fits anew by itself, where `update` is "all". All
             classes then count as fitted, as if all their images had been there from the start.
-        balance: With a variant, whether one bias weighs added classes against seen ones. It is chosen with a model that is
-            fitted first without a fifth of the classes, which are new to it. Where other numbers of classes are added, a
-            `prior` serves better, and needs no second fit.
         shots: With a variant, the fewest and the most examples of a class acting as new.
         copies: With a variant, the number of augmented copies of each image to train on, where there is an encoder. The
             default is 4 for networks of this package, and 0 for those trained on more images, which copies do not help.
@@ -86,7 +86,7 @@ class Classifier(Teaching):
         classes_: The labels of all classes, sorted.
         prototypes_: The prototypes [V, D] of these classes.
         threshold_: The calibrated threshold on likeness, or None.
-        bias_: The calibrated bias on added classes, or 0.
+        bias_: What is added to the logits of added classes; other than 0 only in files of earlier versions.
         kept_: The features of all images by class name, if they are kept.
         order_: For each of `classes_`, its index in the joint space, whose fitted classes come first.
 
@@ -129,12 +129,16 @@ class Classifier(Teaching):
             rows[class_id].append(row)
         space: JointSpace | GaussianSpace
         if self.variant is None:
-            space, bias = fit_space(features, rows, names, kept, self.unknown, self.seed, progress), 0.0
+            space = fit_space(features, rows, names, kept, self.unknown, self.seed, progress)
             threshold = None if self.unknown is None else space.settings.limits[FITTED]
         else:
-            space, bias, threshold = self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
+            space, threshold = self._fit_variant(self.variant, features, copies, rows, names, kept, progress)
         images = {name: features[rows[class_id]] for class_id, name in enumerate(names)} if self.keep_features else {}
-        return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, bias))
+        thumbnails: dict[str, Thumbnails] = {}
+        if self.thumbnails and (shown := as_images(X)) is not None:
+            made = self._thumbnails(shown, progress)
+            thumbnails = {name: tuple(made[row] for row in rows[class_id]) for class_id, name in enumerate(names)}
+        return self._begin(State.of(space, list(classes), classes.dtype.str, images, threshold, thumbnails=thumbnails))
 
     def _fit_variant(
         self,
@@ -145,8 +149,8 @@ class Classifier(Teaching):
         names: Sequence[str],
         kept: Mapping[str, KeptRelation],
         progress: Progress,
-    ) -> tuple[JointSpace, float, float | None]:
-        """Train a variant on features [n, D] with copies [n, R, D], by class, and return its space, bias and threshold."""
+    ) -> tuple[JointSpace, float | None]:
+        """Train a variant on features [n, D] with copies [n, R, D], by class, and return its space and threshold."""
         recipe = fitting_recipe(len(names), self.steps, self.learning_rate)
         variant = choose_variant(named, bool(kept))
         held_out: dict[int, list[int]] = {}
@@ -155,9 +159,8 @@ class Classifier(Teaching):
         similarities = {label: relation.similarities for label, relation in kept.items()}
         shots = cast(tuple[int, int], tuple(self.shots))
         fit, store = Fit(variant, similarities, recipe, self.steps != 0, shots, self.seed), FeatureStore(features, copies)
-        bias = fit.bias(store, rows, progress) if self.balance else 0.0
         space = JointSpace(fit.model(store, rows, progress), variant, names, kept)
-        return space, bias, self._threshold(space, features[[row for images in held_out.values() for row in images]])
+        return space, self._threshold(space, features[[row for images in held_out.values() for row in images]])
 
     @classmethod
     def empty(
@@ -212,8 +215,7 @@ class Classifier(Teaching):
             run: The run, or its folder.
             dataset: The dataset it was trained on.
             progress: What shows how far the calibration is.
-            parameters: Parameters of the classifier. `unknown` and `balance` are calibrated on the dataset's validation
-                images and classes.
+            parameters: Parameters of the classifier. `unknown` is calibrated on the dataset's validation images.
 
         Raises:
             InputError: The run has no cosine classifier, or belongs to another dataset.
@@ -226,9 +228,6 @@ class Classifier(Teaching):
         classifier.check(names)
         model, classifier.encoder_ = open_run(run, dataset)
         classifier.encoder = classifier.encoder_
-        recipe = config.recipe
-        sizes = EvaluationSizes(config.shots, recipe.ways, recipe.test_queries, recipe.validation_episodes)
-        bias = choose_bias(model, dataset, sizes, progress) if classifier.balance else 0.0
         held_out, rows = torch.zeros(0, model.prototypes.shape[1]), dataset.seen_validation.all_images()
         if isinstance(dataset.store, FeatureStore):
             held_out = dataset.store.features[rows]  # which the model's own backbone centres
@@ -239,7 +238,7 @@ class Classifier(Teaching):
         classifier.n_features_in_ = held_out.shape[1]
         space = JointSpace(model, find_variant(config.variant), names, run_relations(run, dataset))
         threshold = classifier._threshold(space, held_out)
-        return classifier._begin(State.of(space, list(names), np.array(names).dtype.str, {}, threshold, bias))
+        return classifier._begin(State.of(space, list(names), np.array(names).dtype.str, {}, threshold))
 
     def add_held_out(self, dataset: Dataset, root: Path, progress: Progress | None = None) -> Self:
         """Add the novel classes of a dataset of image files from all their images.
@@ -277,9 +276,38 @@ class Classifier(Teaching):
         check_is_fitted(self)
         return encode_files(files, self.encoder_, self.n_features_in_, skip_bad, progress or Silent(), recursive)
 
-    def save(self, path: Path | str) -> None:
-        """Write the classifier into one file, which is replaced atomically."""
+    def read_examples(
+        self, files: Sequence[Path], skip_bad: bool = False, progress: Progress | None = None
+    ) -> tuple[list[str], Examples]:
+        """Return the names of images, or of vectors, and these as examples of a class, which `add_class` takes.
+
+        Args:
+            files: Images and folders of images; files of features where the classifier was fitted on features.
+            skip_bad: Whether images that cannot be read are left out instead of refused.
+            progress: What shows how far it is.
+
+        Raises:
+            InputError: A file cannot be read, or its vectors have another length than the fitted ones.
+
+        """
+        progress = progress or Silent()
         check_is_fitted(self)
+        if self.encoder_ is None:
+            names, features = self.encode_files(files, skip_bad, progress)
+            return names, Examples(features, (None,) * len(features))
+        images = readable_images(files, skip_bad, progress)
+        return [str(image) for image in images], self.encode_examples(images, progress)
+
+    def save(self, path: Path | str) -> None:
+        """Write the classifier into one file, which is replaced atomically.
+
+        `edit` also keeps the version before, for undo.
+        """
+        check_is_fitted(self)
+        write_model(Path(path), self._contents(), self._restored)
+
+    def _contents(self) -> Contents:
+        """Return what a model file holds of the classifier."""
         state = self._state
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "encoder"}
         if isinstance(self.variant, Variant):
@@ -293,7 +321,7 @@ class Classifier(Teaching):
             "threshold": state.threshold,
             "bias": state.bias,
         }
-        write_model(Path(path), Contents(state.space, self.encoder_, values, state.kept), self._restored)
+        return Contents(state.space, self.encoder_, values, state.kept, state.thumbnails)
 
     @classmethod
     def load(cls, path: Path | str, backbone_weights: Path | str | None = None, relations: Sequence[str] = ()) -> Self:
@@ -324,24 +352,62 @@ class Classifier(Teaching):
             parameters["prior"] = dict(parameters["prior"])
         loaded = cls(encoder=contents.encoder, **parameters)
         loaded.encoder_, loaded.n_features_in_ = contents.encoder, values["features"]
+        limits = values["threshold"], values["bias"]
         return loaded._begin(
-            State.of(contents.space, values["classes"], values["dtype"], contents.kept, values["threshold"], values["bias"])
+            State.of(contents.space, values["classes"], values["dtype"], contents.kept, *limits, contents.thumbnails)
         )
 
     @classmethod
     @contextmanager
     def edit(
-        cls, path: Path | str, backbone_weights: Path | str | None = None, relations: Sequence[str] = ()
+        cls,
+        path: Path | str,
+        change: str | None = None,
+        backbone_weights: Path | str | None = None,
+        relations: Sequence[str] = (),
     ) -> Iterator[Self]:
         """Change a file: `with Classifier.edit("birds.pg") as birds: birds.add_class(...)`.
 
         Other processes that change the file wait. Processes that read it see the old or the new version. After an error the
-        file is unchanged. The arguments are those of `load`.
+        file is unchanged. The version before is kept in a folder beside the file, for `undo`.
+
+        Args:
+            path: The file.
+            change: What is changed, for the history; by default what the methods that are called do.
+            backbone_weights: As for `load`.
+            relations: As for `load`.
+
         """
         with locked(Path(path)):
             classifier = cls.load(path, backbone_weights, relations)
             yield classifier
-            classifier.save(path)
+            what = change or "; ".join(classifier._done) or "changed the settings"
+            write_change(Path(path), classifier._contents(), what, cls._restored)
+
+    @staticmethod
+    def history(path: Path | str) -> list[Change]:
+        """Return the changes of a file that can be undone or redone, the newest first."""
+        return history(path)
+
+    @staticmethod
+    def undo(path: Path | str) -> Change:
+        """Take back the last change of a file that `edit` or a verb made, and return it.
+
+        Raises:
+            InputError: There is nothing to undo, or the earlier version is damaged; the file then stays as it is.
+
+        """
+        return undo(path)
+
+    @staticmethod
+    def redo(path: Path | str) -> Change:
+        """Make the change of a file that was undone last once more, and return it.
+
+        Raises:
+            InputError: There is nothing to redo, or the later version is damaged; the file then stays as it is.
+
+        """
+        return redo(path)
 
     def _training_set(self, X: Any, y: Any, progress: Progress) -> tuple[Tensor, Tensor | None, Array]:  # noqa: N803
         """Return features [n, D], those of copies [n, R, D] where images can be augmented, and labels [n]."""

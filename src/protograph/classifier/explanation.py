@@ -18,7 +18,7 @@ from protograph._internal.errors import InputError
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.joint_space import JointSpace
 from protograph.encoders import Encoder, SpatialEncoder
-from protograph.nn.classify import normalise
+from protograph.nn.classify import normalise, tempering
 from protograph.nn.contributions import class_factors
 from protograph.nn.graph import GraphLayer
 from protograph.nn.operators import Context, Operator, Weights
@@ -114,8 +114,8 @@ def evidence(
               w = \frac{\tau}{\|z - c\|} (\bar p_n - \bar p_m), \qquad b = b_n - b_m - w \cdot c
 
     for the logits :math:`\ell`, prototypes p and biases of two classes n and m, and the centre c of the features. For the mean
-    of all others, :math:`\bar p_m` and :math:`b_m` are means over these. The length of the image's features is taken as a
-    constant, so the score is exact for this image.
+    of all others, :math:`\bar p_m` and :math:`b_m` are means over these. The length of the image's features, and what
+    its logits are tempered by, are taken as constants, so the score is exact for this image.
 
     Args:
         space: The joint label space.
@@ -135,7 +135,8 @@ def evidence(
     if rivals:  # a single class has none
         difference, constant = difference - prototypes[rivals].mean(0), constant - biases[rivals].mean()
     if isinstance(space, GaussianSpace):
-        return LinearScore(*space.whitening.pulled_back(features, difference, constant))
+        factor = tempering_of(space, features, offsets)
+        return LinearScore(*space.whitening.pulled_back(features, factor * difference, factor * constant))
     centre = space.centred.centre.double()
     length = (features.double() - centre).norm()
     weights = space.temperature / length * difference if length > 0 else torch.zeros_like(difference)
@@ -201,18 +202,25 @@ def draw_up_heatmap(
 
 def _explain_gaussian(space: GaussianSpace, features: Tensor, offsets: Tensor | float, top: int) -> list[Nearest]:
     logits = space.logits(features[None], offsets)[0]
+    factor = tempering_of(space, features, offsets)
     probabilities = logits.softmax(0)
     query = space.whitening.embed(features[None])[0]
     nearest = []
     for row in logits.argsort(descending=True, stable=True)[:top].tolist():
         logit = logits[row].item()
-        parts = sorted(gaussian_parts(space, row, query, logit), key=lambda part: -abs(part.value))
+        parts = sorted(gaussian_parts(space, row, factor * query, logit), key=lambda part: -abs(part.value))
         nearest.append(Nearest(space.names[row], logit, logit, probabilities[row].item(), tuple(parts)))
     return nearest
 
 
+def tempering_of(space: GaussianSpace, features: Tensor, offsets: Tensor | float) -> float:
+    """Return the factor by which the logits of features [D], with offsets [V], are tempered."""
+    settings = space.settings
+    return tempering(space.scores(features[None]) + offsets, settings.usual_range, settings.tempering).item()
+
+
 def gaussian_parts(space: GaussianSpace, row: int, query: Tensor, logit: float) -> list[Part]:
-    r"""Return the parts of the logit of one class and an embedded query u [D],
+    r"""Return the parts of the logit of one class and an embedded query u [D], times what its logits are tempered by,
 
     .. math:: \ell = a \Big(w \, u \cdot \bar x + (1 - w) \sum_m A_m \, u \cdot c_m\Big) + \text{constant},
 

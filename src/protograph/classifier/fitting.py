@@ -4,7 +4,7 @@ Shapes: S seen, D features, n images, R augmented copies of each.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,7 @@ from protograph._internal.memory import keep_freed_memory
 from protograph._internal.progress import Progress
 from protograph.data import Augmentation, Dataset, FeatureStore, ImageStore, Pool
 from protograph.encoders import Encoder, backbone_encoder
-from protograph.episodes import EpisodeSpec, fixed_episodes, seeded, step_seed
-from protograph.evaluation.metrics import best_bias
+from protograph.episodes import EpisodeSpec, seeded, step_seed
 from protograph.nn.backbones import Centred
 from protograph.nn.classify import normalise
 from protograph.nn.model import GraphPrototypeNetwork
@@ -31,11 +30,8 @@ from protograph.variants import Variant, build, find_variant
 
 FEWEST_STEPS = 50
 FEWEST_IN_EPISODES = 3  # in an episode: one acts as novel beside two others
-HELD_OUT = 0.2  # share of a class's images, or of the classes, that calibration holds out
-FEWEST_AWAY = 2  # classes held out to choose a bias
-FEWEST_BALANCED = 8  # classes; with fewer, a bias does more harm than good
+HELD_OUT = 0.2  # share of a class's images that calibration holds out
 JOINT_NUMBERS = 1_000_000  # limit on the numbers in the joint prototypes of one step, if it has several episodes
-BIAS_EPISODES = 200
 
 
 @dataclass(frozen=True)
@@ -59,55 +55,12 @@ class Fit:
     shots: tuple[int, int]
     seed: int
 
-    def model(
-        self, store: FeatureStore, members: Mapping[int, Sequence[int]], progress: Progress, away: Collection[int] = ()
-    ) -> GraphPrototypeNetwork:
-        """Return a model fitted to the stored features.
-
-        Args:
-            store: The features.
-            members: Their indices by class.
-            progress: What shows how far the training is.
-            away: Classes whose features are left out of the training.
-
-        """
-        model = start_model(store.features, members, self.variant, self.similarities, self.recipe, self.seed, away)
+    def model(self, store: FeatureStore, members: Mapping[int, Sequence[int]], progress: Progress) -> GraphPrototypeNetwork:
+        """Return a model fitted to the stored features, by class."""
+        model = start_model(store.features, members, self.variant, self.similarities, self.recipe, self.seed)
         if self.trained:
-            present = {class_id: rows for class_id, rows in members.items() if class_id not in away}
-            train_model(model, store, present, self.variant, self.recipe, self.shots, self.seed, progress)
+            train_model(model, store, members, self.variant, self.recipe, self.shots, self.seed, progress)
         return model
-
-    def bias(self, store: FeatureStore, members: Mapping[int, Sequence[int]], progress: Progress) -> float:
-        """Return the bias on novel logits with the best H-Mean, for a model fitted without a fifth of the classes."""
-        usable = [class_id for class_id, rows in members.items() if len(rows) > 1]  # one image is support, another a query
-        order = torch.randperm(len(usable), generator=seeded(self.seed, "classes held out")).tolist()
-        away = {usable[index] for index in order[: max(FEWEST_AWAY, round(HELD_OUT * len(members)))]}
-        kept, held_out = hold_out_share(
-            {class_id: rows for class_id, rows in members.items() if class_id not in away}, self.seed
-        )
-        queries = Pool.from_members({class_id: rows for class_id, rows in held_out.items() if rows})
-        spec = self._test_spec(queries, {class_id: list(members[class_id]) for class_id in away})
-        if len(members) < FEWEST_BALANCED or spec is None:
-            raise InputError(
-                f"too few images to balance seen and novel classes: give at least {FEWEST_BALANCED} classes with three "
-                "or more each, or no balance"
-            )
-        model = self.model(store, {class_id: kept.get(class_id, rows) for class_id, rows in members.items()}, progress, away)
-        with torch.no_grad():
-            features = model.embed(store.features)
-            return best_bias(model, features, fixed_episodes(spec, self.seed, BIAS_EPISODES))
-
-    def _test_spec(self, seen: Pool, away: Mapping[int, list[int]]) -> EpisodeSpec | None:
-        """Return episodes with as many queries of seen classes as of new ones, and K as large as half of these allow."""
-        for most in range(min(self.shots[1], max(map(len, away.values()), default=0)), 0, -1):
-            usable = {class_id: rows for class_id, rows in away.items() if len(rows) > most}
-            if len(seen) and 2 * len(usable) >= len(away):
-                new = Pool.from_members(usable)
-                ways = min(self.recipe.ways, len(usable))
-                queries = min(self.recipe.novel_queries, int(new.counts.min()) - most)
-                seen_queries = min(ways * queries, int(seen.counts.sum()))
-                return EpisodeSpec(seen, new, ways, most, queries, seen_queries, fewest_shots=min(self.shots[0], most))
-        return None
 
 
 def choose_variant(named: str | Variant | None, related: bool) -> Variant:
@@ -192,16 +145,14 @@ def start_model(
     similarities: Mapping[str, Tensor],
     recipe: Recipe,
     seed: int,
-    away: Collection[int] = (),
 ) -> GraphPrototypeNetwork:
     """Return an untrained model of features [n, D], whose prototypes are the means of normalised features.
 
-    Features are centred at the mean of all classes except those `away`, if there are several.
+    Features are centred at the mean of all classes, if there are several.
     """
     known = [features[list(rows)] for rows in members.values()]
-    present = [images for class_id, images in zip(members, known, strict=True) if class_id not in away]
     starts = recipe.temperature, recipe.relation_temperature
-    model = build(variant, Centred.of(present), features.shape[1:], len(members), similarities, seed, *starts)
+    model = build(variant, Centred.of(known), features.shape[1:], len(members), similarities, seed, *starts)
     means = [normalise(model.embed(images)).mean(0) for images in known]
     set_parameters(model, {"prototypes": normalise(torch.stack(means))})
     return model

@@ -26,7 +26,7 @@ from protograph.classifier.gaussian_space import (
 from protograph.classifier.leave_one_out import LeaveOneOut
 from protograph.episodes import seeded
 from protograph.evaluation.unknown import false_alarm_threshold
-from protograph.nn.classify import GaussianClassifier
+from protograph.nn.classify import GaussianClassifier, tempering
 from protograph.nn.operators import mapped_weights
 from protograph.nn.whitening import Whitening, WithinSpread, mean_vectors
 from protograph.relations import KeptRelation
@@ -35,13 +35,15 @@ POWERS = (1.0, 0.5)
 STRENGTHS = (0.25, 1.0, 4.0, 16.0)  # candidates, in multiples of the number of features
 USUAL = 4.0  # the multiple where too few images choose one
 NEW_SHOTS = (1, 2, 5, 10)  # of classes that act as new
-NEW_SHARES = (1 / 2, 1 / 4, 1 / 4)  # of the classes act as new in each fold, every class once
+NEW_SHARES = (1 / 3, 1 / 3, 1 / 3)  # of the classes act as new in each fold, every class once
 RIDGES = (0.003, 0.03, 0.3)
 FEWEST_CLASSES, FEWEST_IMAGES = 4, 4  # that choose settings: so many classes with so many images
 MOST_CLASSES, MOST_IMAGES = 200, 40  # that choose settings
 MOST_QUERIES = 8  # of a class in an episode
 ASKED_SHARE = 0.2  # share of a class's images that are queries of a fitted class
-SHARED_SPREAD = 30  # classes, from which on the spread within classes is that of all, also of those that act as new
+OFFSET_WEIGHT = 1e-2  # of no offset on added classes, against the loss
+TEMPERING_WEIGHT = 1e-3  # of no tempering, against the loss
+MOST_TEMPERING = 0.75
 PRIOR_WEIGHT = 1e-3  # of the usual values of the classifier, against the loss
 LARGEST_LOGARITHM = math.log(4)  # of a sharpness
 LEAST_GAIN = 0.002  # of the loss, for which relations join the examples
@@ -91,12 +93,16 @@ class HeldOutEpisode:
         """Return the mean over classes of the share of right answers by logits [Q, V]."""
         return class_accuracy(logits, self.targets)
 
-    def logits(self, classifier: GaussianClassifier) -> Tensor:
-        """Return the logits [Q, V] without relations."""
+    def logits(self, classifier: GaussianClassifier, offsets: Mapping[int, float] | None = None) -> Tensor:
+        """Return the logits [Q, V] without relations, with offsets on classes that act as new by their number of examples."""
         kappa = classifier.values[0]
         shares = self.counts / (self.counts + kappa)
         factors, biases = classifier.scores(shares**2 * self.squares, self.counts + kappa)
-        return 2 * self.products * shares * factors + biases
+        return 2 * self.products * shares * factors + biases + self.on_new((offsets or {}).get(self.shots, 0.0))
+
+    def on_new(self, offset: float | Tensor) -> Tensor:
+        """Return an offset on the classes that act as new [V]."""
+        return offset * (torch.arange(len(self.counts)) >= self.old)
 
 
 def fit_space(
@@ -143,10 +149,8 @@ def enough_to_choose(counts: Iterable[int]) -> bool:
     return sum(count >= FEWEST_IMAGES for count in counts) >= FEWEST_CLASSES
 
 
-def class_statistics(
-    features: Tensor, members: Sequence[Sequence[int]], power: float, spread: WithinSpread | None = None
-) -> ClassStatistics:
-    """Return what is kept of classes with features [n, D] by the indices of their images; the spread may be known."""
+def class_statistics(features: Tensor, members: Sequence[Sequence[int]], power: float) -> ClassStatistics:
+    """Return what is kept of classes with features [n, D] by the indices of their images."""
     none = Whitening(power, features.new_zeros(features.shape[1]).double(), features[:0].double(), features[:0, 0], 1.0)
     centre = mean_vectors(none.aligned(features), members).mean(0)
     if len(members) == 1:
@@ -154,9 +158,8 @@ def class_statistics(
     aligned = replace(none, centre=centre).aligned(features)
     means = mean_vectors(aligned, members)
     counts = tuple(len(rows) for rows in members)
-    if spread is None:
-        residuals = torch.cat([aligned[list(rows)] - mean for rows, mean in zip(members, means, strict=True)])
-        spread = WithinSpread.of(residuals, sum(counts) - len(counts))
+    residuals = torch.cat([aligned[list(rows)] - mean for rows, mean in zip(members, means, strict=True)])
+    spread = WithinSpread.of(residuals, sum(counts) - len(counts))
     return ClassStatistics(means.float(), counts, centre.float(), replace(spread, rows=spread.rows.float()))
 
 
@@ -170,7 +173,7 @@ def choose_settings(
 ) -> GaussianSettings:
     """Return the settings with the best accuracy about held-out images; the usual ones where images are too few.
 
-    Classes act as new from 1, 2, 5 and 10 examples, half of the classes at a time and then a quarter. Among powers and
+    Classes act as new from 1, 2, 5 and 10 examples, a third of the classes at a time. Among powers and
     strengths of the shrinkage, the most right answers decide; the values of the classifier have the least cross-entropy.
     """
     usual = usual_settings(features.shape[1], relations)
@@ -198,8 +201,9 @@ def choose_settings(
                     best, kept = (accuracy, replace(draft, **values)), episodes
                 advance(1)
     assert best is not None
-    settings = best[1]
+    settings = replace(best[1], offsets=choose_offsets(kept, best[1].classifier()))
     scores, targets = left_out_scores(features, members, chosen, settings)
+    settings = choose_tempering(kept, settings, scores, targets)
     settings = replace(
         settings,
         accuracy=class_accuracy(scores, targets),
@@ -248,7 +252,7 @@ def sharpness_growth(
         )
         labels = torch.tensor([index for index, rows in enumerate(asked) for _ in rows])
         tables.append((space.scores(features[[row for rows in asked for row in rows]]), labels))
-    slope = math.log2(right_confidence_factor([(scores, targets)]) / right_confidence_factor(tables))
+    slope = math.log2(right_confidence_factor([(scores, targets)], settings) / right_confidence_factor(tables, settings))
     return min(1.0, max(0.0, slope)) / 2
 
 
@@ -285,23 +289,64 @@ def choose_sharpness(
 
     """
     classifier = settings.classifier()
-    fitted = right_confidence_factor([(scores, targets)])
+    fitted = right_confidence_factor([(scores, targets)], settings)
     tables: dict[int, list[tuple[Tensor, Tensor]]] = {}
     alone: dict[int, list[tuple[Tensor, Tensor]]] = {}
     for episode in episodes:
-        logits, acts_old = episode.logits(classifier), episode.targets < episode.old
+        logits, acts_old = episode.logits(classifier, settings.offsets), episode.targets < episode.old
         tables.setdefault(episode.shots, []).append((logits, episode.targets))
         alone.setdefault(episode.shots, []).append((logits[acts_old, : episode.old], episode.targets[acts_old]))
-    changes = {shots: right_confidence_factor(table) / right_confidence_factor(alone[shots]) for shots, table in tables.items()}
+    changes = {
+        shots: right_confidence_factor(table, settings) / right_confidence_factor(alone[shots], settings)
+        for shots, table in tables.items()
+    }
     return {FITTED: fitted} | {shots: fitted * change for shots, change in changes.items()}
 
 
 @one_thread()
-def right_confidence_factor(tables: Sequence[tuple[Tensor, Tensor]]) -> float:
+def choose_tempering(
+    episodes: Sequence[HeldOutEpisode], settings: GaussianSettings, scores: Tensor, targets: Tensor
+) -> GaussianSettings:
+    """Return the settings with the power of tempering that has the least cross-entropy, whatever the sharpness.
+
+    Args:
+        episodes: Episodes of held-out classes.
+        settings: The settings so far.
+        scores: Logits [Q, C] about images of fitted classes alone that were left out.
+        targets: The classes of these images [Q].
+
+    """
+    classifier = settings.classifier()
+    groups = [[(scores, targets)]]
+    for shots in sorted({episode.shots for episode in episodes}):
+        chosen = [episode for episode in episodes if episode.shots == shots]
+        groups.append([(episode.logits(classifier, settings.offsets), episode.targets) for episode in chosen])
+    usual = max((scores.amax(1) - scores.mean(1)).mean().item(), 1e-6)
+    values = torch.zeros(1 + len(groups), dtype=torch.float64, requires_grad=True)  # the power, logarithms of sharpness
+    optimiser = torch.optim.LBFGS([values], max_iter=20, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        optimiser.zero_grad()
+        losses = []
+        for tables, logarithm in zip(groups, values[1:], strict=True):
+            tempered = [(part * tempering(part, usual, 1.0) ** values[0], labels) for part, labels in tables]
+            losses.append(torch.stack([class_loss(logarithm.exp() * part, labels) for part, labels in tempered]).mean())
+        loss = torch.stack(losses).mean() + TEMPERING_WEIGHT * values.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimiser.step(objective)  # type: ignore[no-untyped-call]
+    power = min(MOST_TEMPERING, max(0.0, values[0].item()))
+    return replace(settings, tempering=power, usual_range=usual)
+
+
+@one_thread()
+def right_confidence_factor(tables: Sequence[tuple[Tensor, Tensor]], settings: GaussianSettings) -> float:
     """Return the factor of logits [Q, V] by which the mean confidence is the share of right answers, from a quarter to four.
 
-    The least cross-entropy would ask for a smaller one: a few images that look like another class weigh much there. One answer
-    that is half right is added, because no factor is too large where all answers are right.
+    The factor comes before the logits are tempered. The least cross-entropy would ask for a smaller one: a few images that look
+    like another class weigh much there. One answer that is half right is added, because no factor is too large where all
+    answers are right.
     """
     weights = [class_weights(targets, logits.shape[1]) for logits, targets in tables]
     queries = sum(len(targets) for _, targets in tables)
@@ -310,7 +355,7 @@ def right_confidence_factor(tables: Sequence[tuple[Tensor, Tensor]]) -> float:
     low, high = -LARGEST_LOGARITHM, LARGEST_LOGARITHM
     while high - low > 1e-3:
         middle = (low + high) / 2
-        largest = [(math.exp(middle) * logits).softmax(1).max(1).values for logits, _ in tables]
+        largest = [settings.tempered(math.exp(middle) * logits).softmax(1).max(1).values for logits, _ in tables]
         confidence = sum((values * weight).sum().item() for values, weight in zip(largest, weights, strict=True)) / len(tables)
         low, high = (middle, high) if confidence < right else (low, middle)
     return math.exp((low + high) / 2)
@@ -364,11 +409,7 @@ class Fold:
         for class_id in (*old, *new):
             share = 0.5 if class_id in set(new) else ASKED_SHARE
             queries[class_id], rest[class_id] = divided(members[class_id], share, seed, class_id)
-        spread = None
-        if len(chosen) >= SHARED_SPREAD:
-            spare = {class_id: rows[max(NEW_SHOTS) :] if class_id in set(new) else rows for class_id, rows in rest.items()}
-            spread = class_statistics(features, [rows for rows in spare.values() if rows], power).spread
-        statistics = class_statistics(features, [rest[class_id] for class_id in old], power, spread)
+        statistics = class_statistics(features, [rest[class_id] for class_id in old], power)
         return cls(statistics, power, old, new, queries, {class_id: rest[class_id] for class_id in new}, features)
 
     def episodes(self, strength: float) -> list[HeldOutEpisode]:
@@ -423,6 +464,28 @@ def fit_classifier(episodes: Sequence[HeldOutEpisode], steps: int = 25) -> Gauss
     return classifier.requires_grad_(False)
 
 
+@one_thread()
+def choose_offsets(episodes: Sequence[HeldOutEpisode], classifier: GaussianClassifier) -> dict[int, float]:
+    """Return what is added to the logits of classes that act as new, by the number of their examples, for the least loss."""
+    numbers = sorted({episode.shots for episode in episodes})
+    logits = [episode.logits(classifier) for episode in episodes]
+    values = torch.zeros(len(numbers), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([values], max_iter=20, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        optimiser.zero_grad()
+        losses = [
+            episode.loss(part + episode.on_new(values[numbers.index(episode.shots)]))
+            for episode, part in zip(episodes, logits, strict=True)
+        ]
+        loss = len(numbers) * torch.stack(losses).mean() + OFFSET_WEIGHT * values.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimiser.step(objective)  # type: ignore[no-untyped-call]
+    return {FITTED: 0.0, **dict(zip(numbers, values.tolist(), strict=True))}
+
+
 def choose_relations(
     episodes: Sequence[HeldOutEpisode], settings: GaussianSettings, relations: Mapping[str, KeptRelation]
 ) -> RelationUse:
@@ -434,11 +497,12 @@ def choose_relations(
     candidates: list[tuple[str, ...]] = [(label,) for label in relations]
     candidates += [tuple(relations)] if len(relations) > 1 else []
     classifier = settings.classifier()
-    without = torch.stack([episode.loss(episode.logits(classifier)) for episode in episodes]).mean().item()
+    losses = [episode.loss(episode.logits(classifier, settings.offsets)) for episode in episodes]
+    without = torch.stack(losses).mean().item()
     best: tuple[float, RelationUse] | None = None
     for labels, ridge in product(candidates, RIDGES):
         predicted = [predictions(episode, relations, labels, ridge) for episode in episodes]
-        use, alone, loss = fit_relation_use(episodes, predicted, classifier, RelationUse(labels, ridge))
+        use, alone, loss = fit_relation_use(episodes, predicted, settings, RelationUse(labels, ridge))
         use = replace(use, blended=loss < without - LEAST_GAIN)
         value = loss + alone if use.blended else without + alone
         if best is None or value < best[0]:
@@ -465,7 +529,7 @@ def predictions(episode: HeldOutEpisode, relations: Mapping[str, KeptRelation], 
 
 @one_thread()
 def fit_relation_use(
-    episodes: Sequence[HeldOutEpisode], predicted: Sequence[Tensor], classifier: GaussianClassifier, use: RelationUse
+    episodes: Sequence[HeldOutEpisode], predicted: Sequence[Tensor], settings: GaussianSettings, use: RelationUse
 ) -> tuple[RelationUse, float, float]:
     """Return the use with the best kappa and offset, its loss without examples, and its mean loss with examples."""
     values = torch.tensor([math.log(use.kappa), use.offset], dtype=torch.float64, requires_grad=True)
@@ -473,13 +537,18 @@ def fit_relation_use(
     firsts = {id(part): episode for episode, part in zip(episodes, predicted, strict=True) if episode.shots == 1}
     pairs = list(zip(episodes, predicted, strict=True))
     alone = [(episode, part) for episode, part in pairs if id(part) in firsts]
+    classifier = settings.classifier()
 
     def losses() -> tuple[Tensor, Tensor]:
         kappa, offset = values[0].exp(), values[1]
         with_examples = [
-            episode.loss(blended_logits(episode, part, classifier, kappa, offset, False)) for episode, part in pairs
+            episode.loss(blended_logits(episode, part, classifier, kappa, offset, settings.offset(episode.shots)))
+            for episode, part in pairs
         ]
-        without = [episode.loss(blended_logits(episode, part, classifier, kappa, offset, True)) for episode, part in alone]
+        without = [
+            episode.loss(blended_logits(episode, part, classifier, kappa, offset, settings.offset(0), alone=True))
+            for episode, part in alone
+        ]
         return torch.stack(without).mean(), torch.stack(with_examples).mean()
 
     def objective() -> Tensor:
@@ -496,9 +565,26 @@ def fit_relation_use(
 
 
 def blended_logits(
-    episode: HeldOutEpisode, predicted: Tensor, classifier: GaussianClassifier, kappa: Tensor, offset: Tensor, alone: bool
+    episode: HeldOutEpisode,
+    predicted: Tensor,
+    classifier: GaussianClassifier,
+    kappa: Tensor,
+    offset: Tensor,
+    usual: float,
+    alone: bool = False,
 ) -> Tensor:
-    """Return the logits [Q, V] where relations predict the classes that act as new, with or without their examples."""
+    """Return the logits [Q, V] where relations predict the classes that act as new, with or without their examples.
+
+    Args:
+        episode: The episode.
+        predicted: What relations predict [N, D].
+        classifier: The classifier.
+        kappa: By how many examples the prediction counts.
+        offset: What is added to the logits of classes that relations alone place; less with more examples.
+        usual: What is added to the logits of all classes that act as new.
+        alone: Whether their examples are left out.
+
+    """
     queries, means = episode.whitened
     old = episode.old
     counts = torch.cat([episode.counts[:old], 0 * episode.counts[old:] if alone else episode.counts[old:]])
@@ -506,7 +592,7 @@ def blended_logits(
     shares = (counts / (counts + kappas))[:, None]
     new = shares[old:] * means[old:] + (1 - shares[old:]) * predicted
     prototypes = torch.cat([shares[:old] * means[:old], new])
-    offsets = torch.cat([torch.zeros(old, dtype=torch.float64), offset * (1 - shares[old:, 0])])
+    offsets = torch.cat([torch.zeros(old, dtype=torch.float64), usual + offset * (1 - shares[old:, 0])])
     weights, biases = classifier.linear(prototypes, counts + kappas, offsets)
     return queries @ weights.T + biases
 
@@ -522,6 +608,6 @@ def choose_limits(
     largest: dict[int, list[Tensor]] = {}
     for episode in episodes:
         acts_new = episode.targets >= episode.old
-        largest.setdefault(episode.shots, []).append(episode.logits(classifier).max(1).values[acts_new])
+        largest.setdefault(episode.shots, []).append(episode.logits(classifier, settings.offsets).max(1).values[acts_new])
     limits = {FITTED: false_alarm_threshold(scores.max(1).values, rate)}
     return limits | {shots: torch.cat(values).quantile(rate).item() for shots, values in largest.items()}

@@ -4,16 +4,16 @@ Shapes: S fitted classes, N added, V = S + N, K examples, D features, n images.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph.classifier.naming import check_new_name, class_index
-from protograph.nn.classify import GaussianClassifier
+from protograph.classifier.naming import check_known, check_new_name, class_index
+from protograph.nn.classify import GaussianClassifier, tempering
 from protograph.nn.operators import mapped_weights
 from protograph.nn.whitening import Whitening, WithinSpread
 from protograph.relations import ClassHint, KeptRelation
@@ -58,8 +58,11 @@ class GaussianSettings:
         dimensions: The dimensions in which an uncertain mean costs density.
         widening: By how much an uncertain mean widens the spread of a class.
         relations: How relations are used.
+        offsets: What is added to the logit of an added class, by the number of its examples; to that of a fitted one, nothing.
         sharpness: By what logits are multiplied so that probabilities are right, by the number of examples of added classes;
             `FITTED` is where all classes are fitted.
+        tempering: By which power of their range logits become milder.
+        usual_range: The range of logits that become neither milder nor sharper.
         growth: The power of the degrees of freedom of the whitening by which sharpness grows.
         limits: The likeness that the chosen share of held-out images falls below, by the number of examples of a class;
             `FITTED` is that of fitted classes. Empty where no rate was chosen.
@@ -74,7 +77,10 @@ class GaussianSettings:
     dimensions: float = 25.0
     widening: float = 1.0
     relations: RelationUse = field(default_factory=lambda: RelationUse(()))
+    offsets: Mapping[int, float] = field(default_factory=dict)
     sharpness: Mapping[int, float] = field(default_factory=dict)
+    tempering: float = 0.0
+    usual_range: float = 1.0
     growth: float = 0.0
     limits: Mapping[int, float] = field(default_factory=dict)
     accuracy: float | None = None
@@ -82,6 +88,10 @@ class GaussianSettings:
     def limit(self, count: int) -> float:
         """Return the limit on likeness for a class added from so many examples, between those of the table."""
         return between(self.limits, count) if self.limits else 0.0
+
+    def offset(self, count: int) -> float:
+        """Return what is added to the logit of a class added from so many examples; with more of them, less."""
+        return between(self.offsets, count) if self.offsets else 0.0
 
     def sharpness_of(self, seen: int, added: Sequence[int], gain: float = 1.0) -> float:
         """Return by what logits are multiplied where classes were added from so many examples to S fitted ones.
@@ -102,6 +112,10 @@ class GaussianSettings:
         mixed = sum(math.log(between(self.sharpness, count)) for count in added) / len(added)
         share = min(LARGEST_SHARE, len(added) / (seen + len(added))) / MEASURED_SHARE
         return math.exp((1 - share) * alone + share * mixed + self.growth * math.log(gain))
+
+    def tempered(self, logits: Tensor) -> Tensor:
+        """Return logits [n, V] with their sharpness as probabilities need them; the order of an image's classes stays."""
+        return logits * tempering(logits, self.usual_range, self.tempering) if self.tempering else logits
 
     def classifier(self) -> GaussianClassifier:
         """Return the classifier with these values."""
@@ -134,6 +148,12 @@ class ClassStatistics:
     counts: tuple[int, ...]
     centre: Tensor
     spread: WithinSpread
+
+    def with_images(self, index: int, aligned: Tensor) -> "ClassStatistics":
+        """Return the statistics with one class anew, from aligned features [n, D]; what it taught of the spread stays."""
+        means, counts = self.means.clone(), list(self.counts)
+        means[index], counts[index] = aligned.mean(0), len(aligned)
+        return replace(self, means=means, counts=tuple(counts))
 
     def without(self, index: int) -> "ClassStatistics":
         """Return the statistics without one class; what it taught of the spread stays."""
@@ -215,10 +235,7 @@ class GaussianSpace:
             for label, relation in relations.items():
                 relations[label], answered = relation.added(name, names, hints.get(name, {}).get(label))
                 known |= answered
-            if not len(features) and not known:
-                raise InputError(
-                    f"nothing is known of class '{name}': give at least one example, or how it relates to other classes"
-                )
+            check_known(name, len(features), known)
             names.append(name)
             related.append(known)
         self.relations, self.names, self.related = relations, names, related
@@ -238,11 +255,73 @@ class GaussianSpace:
         else:
             self.further[name] = torch.cat([self.further.get(name, aligned[:0]), aligned])
         if only_new:
-            prototypes = self.prototypes.clone()
-            prototypes[row] = self._prototypes([row], self.prototypes)[0]
-            self._change(prototypes)
+            self._change_one(row)
         else:
             self._update()
+
+    def remove_examples(self, name: str, rows: Collection[int], images: Tensor | None, only_new: bool = False) -> None:
+        """Remove some examples of a class; what fitted ones taught of the spread stays.
+
+        Args:
+            name: The class.
+            rows: The indices of these examples.
+            images: The features [n, D] of all its examples, if they are kept; those of fitted images are needed.
+            only_new: Whether all other classes stay as they are.
+
+        Raises:
+            InputError: The features of a fitted image are needed, and were not kept.
+
+        """
+        row = self.index(name)
+        stay = [index for index in range(self.examples(row)) if index not in rows]
+        if row >= self.seen:
+            self.support[row - self.seen] = self.support[row - self.seen][stay]
+        else:
+            self._remove_fitted(row, stay, images)
+        if only_new:
+            self._change_one(row)
+        else:
+            self._update()
+
+    def _remove_fitted(self, row: int, stay: Sequence[int], images: Tensor | None) -> None:
+        """Remove all examples of a fitted class but those that stay."""
+        name, before = self.names[row], self.fitted.counts[row]
+        further = self.further.pop(name, self.fitted.means[:0])
+        later = further[[index - before for index in stay if index >= before]]
+        first = [index for index in stay if index < before]
+        if len(first) < before:
+            if images is None:
+                raise InputError(
+                    f"the features of the images that '{name}' was fitted on were not kept: fit with keep_features=True "
+                    "(`fit --keep-features`)"
+                )
+            chosen = self.whitening.aligned(images[first]).float() if first else later
+            later = later if first else later[:0]  # those given later take the place of the fitted ones
+            self.fitted = self.fitted.with_images(row, chosen)
+        if len(later):
+            self.further[name] = later
+
+    def relate(self, name: str, hints: Mapping[str, ClassHint], only_new: bool = False) -> None:
+        """Say anew how a class relates, by hints for some relations; `only_new` leaves all other classes as they are."""
+        row, relations, known = self.index(name), dict(self.relations), False
+        for label, hint in hints.items():
+            relations[label], answered = relations[label].retold(row, self.names, hint)
+            known |= answered
+        if row >= self.seen:
+            known |= self.related[row - self.seen] and hints.keys() != relations.keys()
+            check_known(name, self.examples(row), known)
+            self.related[row - self.seen] = known
+        self.relations = relations
+        if only_new:
+            self._change_one(row)
+        else:
+            self._update()
+
+    def relate_by_hand(self) -> None:
+        """Begin a relation in which people say how classes relate; there is no other one."""
+        relation = KeptRelation.by_hand(self.names)
+        self.relations = {relation.label: relation}
+        self.settings = replace(self.settings, relations=RelationUse((relation.label,)))
 
     def remove(self, name: str, only_new: bool = False) -> None:
         """Remove a class, fitted or added; `only_new` leaves all other prototypes as they are."""
@@ -275,6 +354,12 @@ class GaussianSpace:
         self.scale = self._mean_length(spread)
         fitted = self._prototypes(range(self.seen))
         self._change(torch.cat([fitted, self._prototypes(range(self.seen, len(self.names)), fitted)]))
+
+    def _change_one(self, row: int) -> None:
+        """Compute the prototype of one class alone."""
+        prototypes = self.prototypes.clone()
+        prototypes[row] = self._prototypes([row], self.prototypes)[0]
+        self._change(prototypes)
 
     def _change(self, prototypes: Tensor) -> None:
         self.prototypes, self._linear = prototypes, None
@@ -351,9 +436,20 @@ class GaussianSpace:
         """Return the share of a class's examples in its prototype."""
         return self.examples(row) / self.precision(row)
 
-    def relation_offset(self, row: int, share: float) -> float:
-        """Return what relations add to the logit of a class in whose prototype its examples have this share."""
-        return self.settings.relations.offset * (1 - share) if self.predicted(row) else 0.0
+    def offset(self, row: int, examples: int) -> float:
+        """Return what is added to the logit of a class, had it so many examples: for their number, and for its relations."""
+        if row < self.seen:
+            return 0.0
+        offset = self.settings.offset(examples)
+        if self.predicted(row):
+            kappa = self.settings.relations.kappa
+            offset += self.settings.relations.offset * kappa / (examples + kappa)
+        return offset
+
+    def offsets(self) -> Tensor:
+        """Return what is added to the logits of classes [V]."""
+        rows = range(len(self.names))
+        return torch.tensor([self.offset(row, self.examples(row)) for row in rows], dtype=torch.float64)
 
     def factor(self, row: int) -> float:
         """Return by how much the product of a class's prototype and u counts in its logit, halved."""
@@ -387,8 +483,7 @@ class GaussianSpace:
         if self._linear is None:
             rows = range(len(self.names))
             precisions = torch.tensor([self.precision(row) for row in rows], dtype=torch.float64)
-            offsets = torch.tensor([self.relation_offset(row, self.own_share(row)) for row in rows], dtype=torch.float64)
-            weights, biases = self.classifier.linear(self.prototypes.double(), precisions, offsets)
+            weights, biases = self.classifier.linear(self.prototypes.double(), precisions, self.offsets())
             weights, biases = self.sharpness * weights, self.sharpness * biases
             exact = len(self.names) <= MOST_IN_DOUBLE
             self._linear = (weights, biases) if exact else (weights.float(), biases.float())
@@ -414,13 +509,13 @@ class GaussianSpace:
         return self.settings.limits.get(FITTED, 0.0) - self.settings.limit(count)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Return the logits [n, V] of features [n, D] with equal priors."""
+        """Return the logits [n, V] of features [n, D] with equal priors, before they are tempered."""
         weights, biases = self.linear()
         return torch.addmm(biases, self.whitening.embed(features).to(weights), weights.T)
 
     def logits(self, features: Tensor, offsets: Tensor | float = 0.0) -> Tensor:
         """Return the logits [n, V] of features [n, D], with offsets [V] such as logarithms of priors."""
-        return self.scores(features) + offsets
+        return self.settings.tempered(self.scores(features) + offsets)
 
     def likeness(self, features: Tensor) -> Tensor:
         """Return how like some class each image is [n]: its largest logit by `limits`, whatever priors and sharpness."""

@@ -3,6 +3,7 @@
 Shapes: n images, D features.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -15,14 +16,17 @@ from PIL import Image
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph._internal.progress import Progress
+from protograph._internal.files import is_folder
+from protograph._internal.progress import Progress, Silent
 from protograph.data.datasets.features import READERS, bad_rows, read_features, read_vectors
-from protograph.data.datasets.folder import list_images
+from protograph.data.labelled_images import LabelledImages, find_labelled_images, list_class_folders
 from protograph.data.reading import SUFFIXES, count_other_files, find_all_folders, find_names
 from protograph.encoders import Encoder
 from protograph.encoders.preparation import unreadable
 
 KINDS_NAMED = 5  # of the files that are left out
+TITLES = {"train": "training", "validation": "validation", "test": "test"}  # of parts
+FEATURE_PARTS = {"train": "train", "validation": "seen-validation", "test": "seen-test"}  # in a file of features
 
 
 def as_images(inputs: Any) -> Sequence[Any] | None:
@@ -56,8 +60,8 @@ def as_array(inputs: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainingFiles:
-    """What `fit` learns from, read from a folder of class folders or from a file of features.
+class LabelledFiles:
+    """Images or vectors with their classes, read from a folder, a table of images or a file of features.
 
     Attributes:
         inputs: Paths of images, or vectors [n, D].
@@ -73,44 +77,84 @@ class TrainingFiles:
 
 def holds_features(source: Path) -> bool:
     """Return whether a path names a file of features, not a folder of images."""
-    return source.suffix in READERS and not source.is_dir()
+    return source.suffix in READERS and not is_folder(source)
 
 
-def read_training_files(source: Path, skip_bad: bool, progress: Progress) -> TrainingFiles:
-    """Return the inputs and labels in a folder of class folders, or in a file of features.
+def read_training_files(source: Path, skip_bad: bool, progress: Progress) -> LabelledFiles:
+    """Return what to fit on: all there is or, where it comes in parts, the part for training.
 
-    Of a file that divides its vectors into parts, those for training are taken.
+    Args:
+        source: A folder or table of images, in a form that `labelled_images` knows, or a file of features.
+        skip_bad: Whether what cannot be read is left out instead of refused.
+        progress: Is told what is left out.
 
     Raises:
         InputError: There is nothing to fit on, or something cannot be read and `skip_bad` is not set.
 
     """
+    return _read_labelled_files(source, ("train",), "fit on", skip_bad, progress)
+
+
+def read_test_files(source: Path, skip_bad: bool, progress: Progress) -> LabelledFiles:
+    """Return what to measure on: the part for test or else for validation or, where there are no parts, all there is.
+
+    The arguments and errors are those of `read_training_files`.
+    """
+    return _read_labelled_files(source, ("test", "validation", "train"), "measure on", skip_bad, progress)
+
+
+def find_test_files(source: Path, skip_bad: bool, progress: Progress) -> LabelledFiles | None:
+    """Return the part for test; None where there is none, or where the source is no folder or table of images."""
+    if holds_features(source) or "test" not in find_labelled_images(source, skip_bad, Silent()).parts.values():
+        return None
+    return read_test_files(source, skip_bad, progress)
+
+
+def _read_labelled_files(
+    source: Path, wanted: Sequence[str], purpose: str, skip_bad: bool, progress: Progress
+) -> LabelledFiles:
+    """Return the first of the wanted parts that there is, or everything where there are no parts."""
     if holds_features(source):
         vectors, labels, parts = read_features(source)
         bad = bad_rows(vectors, labels, source, skip_bad, progress)
-        rows = [row for row in range(len(labels)) if row not in bad and (parts is None or parts[row] == "train")]
+        rows = [row for row in range(len(labels)) if row not in bad]
         if parts is not None:
-            progress.say(f"{len(rows)} of {len(labels)} vectors are for training, as the file says")
+            part = next((name for name in wanted if FEATURE_PARTS[name] in parts), wanted[-1])
+            rows = [row for row in rows if parts[row] == FEATURE_PARTS[part]]
+            progress.say(f"{len(rows)} of {len(labels)} vectors are for {TITLES[part]}, as the file says")
         inputs: Any = vectors[rows]
     else:
-        files, labels = list_labelled_images(source, progress)
+        found = find_labelled_images(source, skip_bad, progress)
+        if found.parts:
+            part = next((name for name in wanted if name in found.parts.values()), wanted[-1])
+            counts = Counter(found.parts.values())
+            others = "".join(f", {counts[other]} for {TITLES[other]}" for other in TITLES if other != part and counts[other])
+            progress.say(f"{counts[part]} images in {source} are for {TITLES[part]}{others}")
+            found = found.of_part(part)
+        files, labels = _listed(found, progress)
         rows = readable_rows(files, skip_bad, progress)
         inputs = [files[row] for row in rows]
     if not rows:
-        raise InputError(f"there is nothing in {source} to fit on")
-    return TrainingFiles(inputs, [labels[row] for row in rows], holds_features(source))
+        raise InputError(f"there is nothing in {source} to {purpose}")
+    return LabelledFiles(inputs, [labels[row] for row in rows], holds_features(source))
 
 
 def list_labelled_images(root: Path, progress: Progress) -> tuple[list[Path], list[str]]:
     """Return the images in a folder of class folders and the class of each; class folders without images are reported."""
-    listed = list_images(root)
-    if empty := [name for name, files in listed.items() if not files]:
+    listed = list_class_folders(root)
+    files = {name: [f"{name}/{file}" for file in files] for name, files in listed.items()}
+    return _listed(LabelledImages(root, files, folders=[*listed]), progress)
+
+
+def _listed(images: LabelledImages, progress: Progress) -> tuple[list[Path], list[str]]:
+    """Return the files of images and the class of each, and tell what class folders hold beside images."""
+    if empty := [name for name, files in images.files.items() if not files]:
         suffixes = ", ".join(sorted(SUFFIXES))
         progress.say(f"left out {', '.join(empty)}: no images directly in the folder (files whose names end in {suffixes})")
-    if counts := count_other_files([root / name for name in listed]):
+    if counts := count_other_files([images.root / name for name in images.folders]):
         kinds = ", ".join(f"{kind} ({count})" for kind, count in counts.most_common(KINDS_NAMED))
         progress.say(f"files in the class folders that are no images and were left out: {kinds}")
-    pairs = [(root / name / file, name) for name, files in listed.items() for file in files]
+    pairs = [(images.root / file, name) for name, files in images.files.items() for file in files]
     return [file for file, _ in pairs], [name for _, name in pairs]
 
 
@@ -130,11 +174,17 @@ def encode_files(
     """
     if encoder is None:
         return _read_vector_files(files, features, skip_bad, progress)
-    listed = list_files(files, progress if recursive else None)
+    images = readable_images(files, skip_bad, progress, recursive)
+    return [str(file) for file in images], encoder.encode(images, progress)
+
+
+def readable_images(paths: Sequence[Path], skip_bad: bool, progress: Progress, recursive: bool = False) -> list[Path]:
+    """Return images, each folder replaced by those in it; the arguments are those of `encode_files`."""
+    listed = list_files(paths, progress if recursive else None)
     images = [listed[row] for row in readable_rows(listed, skip_bad, progress)]
     if not images:
         raise InputError("none of the images can be read: give others")
-    return [str(file) for file in images], encoder.encode(images, progress)
+    return images
 
 
 def _read_vector_files(files: Sequence[Path], features: int, skip_bad: bool, progress: Progress) -> tuple[list[str], Tensor]:
@@ -153,7 +203,7 @@ def list_files(paths: Sequence[Path], progress: Progress | None = None) -> list[
     """Return files, each folder replaced by the images in it; with `progress`, also by those of all folders inside."""
     files: list[Path] = []
     for path in paths:
-        if not path.is_dir():
+        if not is_folder(path):
             files.append(path)
             continue
         folders = [path] if progress is None else find_all_folders(path)

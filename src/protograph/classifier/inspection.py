@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from protograph._internal.errors import InputError
+from protograph._internal.files import check_plain_file
+from protograph.classifier.model_file import MAX_MODEL_BYTES
 from protograph.encoders import backbone_title, names_path
 from protograph.relations.stored import described_path
 from protograph.variants import OPERATORS
@@ -61,10 +63,7 @@ def inspect_model(path: Path) -> Inspection:
         InputError: It is no safetensors file of a classifier.
 
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder, not a model file")
-    if not path.is_file():  # opening a pipe might never end
-        raise InputError(f"there is no model file at {path}")
+    check_plain_file(path, "model file", MAX_MODEL_BYTES)
     try:
         with path.open("rb") as file:
             size = path.stat().st_size

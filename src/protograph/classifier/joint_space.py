@@ -3,13 +3,13 @@
 Shapes: S seen, N added, V = S + N, K examples, D features, n images.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph.classifier.naming import check_new_name, check_removable, class_index
+from protograph.classifier.naming import check_known, check_new_name, check_removable, class_index
 from protograph.nn.backbones import Centred
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.model import GraphPrototypeNetwork
@@ -84,10 +84,7 @@ class JointSpace:
         for label, relation in self.relations.items():
             grown[label], answered = relation.added(name, self.names, hints.get(label))
             known |= answered
-        if not len(examples) and not known:
-            raise InputError(
-                f"nothing is known of class '{name}': give at least one example, or how it relates to other classes"
-            )
+        check_known(name, len(examples), known)
         self.relations, self.names, self.support = grown, [*self.names, name], [*self.support, examples]
         self._starts = [*self._starts, self._start(examples)]
         updated = self._updated()
@@ -108,12 +105,43 @@ class JointSpace:
                 f"class '{name}' was learned by training variant '{self.variant.name}', which takes no further examples: fit "
                 "again"
             )
-        self.support[added] = torch.cat([self.support[added], examples])
-        self._starts[added] = self._start(self.support[added])
+        self._set_support(added, torch.cat([self.support[added], examples]))
+        self._update(self.seen + added if only_new else None)
+
+    def remove_examples(self, name: str, rows: Collection[int], images: Tensor | None, only_new: bool = False) -> None:
+        """Remove the examples of an added class at some indices; `images` serves Gaussian spaces alone."""
+        added = self.index(name) - self.seen
+        if added < 0:
+            raise InputError(
+                f"class '{name}' was learned by training variant '{self.variant.name}', so no example of it can be removed: "
+                "fit again"
+            )
+        stay = [index for index in range(len(self.support[added])) if index not in rows]
+        self._set_support(added, self.support[added][stay])
+        self._update(self.seen + added if only_new else None)
+
+    def relate(self, name: str, hints: Mapping[str, ClassHint], only_new: bool = False) -> None:
+        """Say anew how a class relates, by hints for some relations; `only_new` leaves all other classes as they are."""
+        row, relations, known = self.index(name), dict(self.relations), False
+        for label, hint in hints.items():
+            relations[label], answered = relations[label].retold(row, self.names, hint)
+            known |= answered
+        if row >= self.seen:
+            check_known(name, len(self.support[row - self.seen]), known or hints.keys() != relations.keys())
+        self.relations = relations
+        self._update(row if only_new else None)
+
+    def _set_support(self, added: int, examples: Tensor) -> None:
+        """Give an added class these examples [K, D]."""
+        self.support[added] = examples
+        self._starts[added] = self._start(examples)
+
+    def _update(self, only: int | None = None) -> None:
+        """Compute all prototypes, or only that of one class."""
         updated = self._updated()
-        if only_new:
+        if only is not None:
             prototypes = self.prototypes.clone()
-            prototypes[self.seen + added] = updated[self.seen + added]
+            prototypes[only] = updated[only]
             updated = prototypes
         self.prototypes = updated
 

@@ -34,13 +34,14 @@ def kept_examples(space: GaussianSpace | JointSpace, kept: Mapping[str, Tensor])
 
 
 def answers_without(
-    space: GaussianSpace | JointSpace, examples: Mapping[int, Tensor], only_new: bool
+    space: GaussianSpace | JointSpace, examples: Mapping[int, Tensor], offsets: Tensor, only_new: bool
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield each class with the logits [q, V] and the likeness [q] of its examples, each asked as if it had not been one.
 
     Args:
         space: The joint space, which nobody else changes or asks at the same time.
         examples: The examples [q, D] by the index of their class, as `kept_examples` returns them.
+        offsets: What prior and bias add to the logits [V].
         only_new: Whether a change of a class leaves all others as they are.
 
     """
@@ -48,13 +49,13 @@ def answers_without(
         left_out = LeaveOneOut.of(space, only_new)
         for row, aligned in examples.items():
             scores = left_out.scores(row, aligned)
-            yield row, scores, left_out.likeness(row, scores)
+            yield row, space.settings.tempered(scores + offsets), left_out.likeness(row, scores)
         return
     for row, features in examples.items():
         answers = []
         for index in range(len(features)):
             without = _joint_without(space, row, index, only_new)
-            answers.append((without.logits(features[[index]]), without.likeness(features[[index]])))
+            answers.append((without.logits(features[[index]], offsets), without.likeness(features[[index]])))
         yield row, torch.cat([logits for logits, _ in answers]), torch.cat([likeness for _, likeness in answers])
 
 
@@ -87,7 +88,7 @@ class LeaveOneOut:
         space: The space.
         prototypes: The whitened prototypes [V, D], before the scale.
         precisions: The precision of each class [V].
-        offsets: What relations add to the logit of each class [V].
+        offsets: What is added to the logit of each class [V].
         limits: The limit on the likeness of each class [V].
         variance: The mean variance within classes; None where the whitening stays as it is.
 
@@ -115,11 +116,13 @@ class LeaveOneOut:
         if not only_own and space.whitening.freedom:
             spread = space.spread()
             variance = (spread.rows.double().square().sum().item() + spread.rest) / spread.rows.shape[1] or None
-        offsets = torch.tensor([space.relation_offset(row, space.own_share(row)) for row in rows], dtype=torch.float64)
-        return cls(space, space.scale * space.prototypes.double(), precisions, offsets, space.limits(), variance)
+        return cls(space, space.scale * space.prototypes.double(), precisions, space.offsets(), space.limits(), variance)
 
     def scores(self, row: int, aligned: Tensor) -> Tensor:
-        """Return the logits [q, V] with equal priors of aligned examples [q, D] of a class, which has at least two."""
+        """Return the logits [q, V], with equal priors and before they are tempered, of aligned examples [q, D] of a class.
+
+        The class has at least two examples.
+        """
         space, count = self.space, self.space.examples(row)
         whitening, scale = space.whitening, space.scale
         queries = whitening.whiten(aligned.double())
@@ -141,12 +144,12 @@ class LeaveOneOut:
         squares = (squares + gain * along.square()) / scale**2
         precisions, offsets = self.precisions.clone(), self.offsets.clone()
         precisions[row] = precision
-        offsets[row] = space.relation_offset(row, (count - 1) / precision)
+        offsets[row] = space.offset(row, count - 1)
         factors, biases = space.classifier.scores(squares, precisions)
         return self._sharpness(row) * (2 * cosines * factors + biases + offsets)
 
     def likeness(self, row: int, scores: Tensor) -> Tensor:
-        """Return how like some class images [q] left out of a class are, from their logits [q, V] with equal priors."""
+        """Return how like some class images [q] left out of a class are, from what `scores` returns."""
         limits = self.limits.clone()
         if row >= self.space.seen:
             limits[row] = self.space.limit(self.space.examples(row) - 1)

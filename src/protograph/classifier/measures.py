@@ -4,15 +4,18 @@ Shapes: n images, V classes.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from protograph.classifier.labels import Array
 
 BINS = 10  # of confidence
+SAME = 1e-3  # distance of the features of one image, encoded twice, as a share of their length; of two images it is far larger
 
 
 @dataclass(frozen=True)
@@ -98,3 +101,21 @@ def measure_answers(
         error,
         reliability,
     )
+
+
+def count_examples(features: Tensor, names: Sequence[str], examples: Mapping[str, Tensor]) -> int:
+    """Return how many labelled images are examples of their class, by their features.
+
+    Args:
+        features: The features [n, D] of the images.
+        names: The class of each.
+        examples: The features [K, D] of the examples of each class, of those that are known.
+
+    """
+    count = 0
+    for name in {*names} & examples.keys():
+        asked = features[[row for row, other in enumerate(names) if other == name]].double()
+        if len(examples[name]):
+            nearest = torch.cdist(asked, examples[name].double(), compute_mode="donot_use_mm_for_euclid_dist").min(1).values
+            count += int((nearest <= SAME * asked.norm(dim=1)).sum())
+    return count

@@ -1,7 +1,7 @@
 """A classifier in one file: safetensors, with JSON in the metadata and a checksum over all of it. No pickle.
 
 format, version, protograph    the kind of file, the version of its layout, the version of the package that wrote it
-classifier                     JSON: classes, variant, parameters, relations, threshold, bias, encoder
+classifier                     JSON: classes, variant, parameters, relations, threshold, bias, encoder, the change that made it
 digest                         checksum of that JSON and of all tensors
 
 prototypes                     [V, D], updated
@@ -9,12 +9,14 @@ support                        [n, D] examples of all added classes, one after a
 model.*                        of a variant: learned prototypes, operators, graph block, temperature
 gaussian.*                     of the Gaussian model: class means, the spread within classes, the whitening
 kept                           [n, D] features of all images, if they are kept
+thumbnails                     bytes of the thumbnails of examples, one after another, if they are kept
 further.I                      [n, D] examples that fitted classes were given later
 relation.I.*                   similarities of the classes, and small tables of the source
 encoder.*                      weights of the encoder, if the file keeps them
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import followed, unfinished, write_atomically
+from protograph._internal.files import check_plain_file, followed, read_plain_file, unfinished, write_atomically
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import CLASSIFIER_PARAMETERS, renamed
 from protograph._internal.sealed import metadata, seal, unseal, with_prefix
@@ -34,6 +36,7 @@ from protograph._version import __version__
 from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettings, GaussianSpace, RelationUse
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.model_schema import check_contents, check_size, parse_values
+from protograph.classifier.thumbnails import Thumbnails, check_thumbnail
 from protograph.encoders import Encoder, KeptEncoder, check_weights_used, open_encoder
 from protograph.nn.backbones import Centred
 from protograph.nn.whitening import Whitening, WithinSpread
@@ -43,6 +46,8 @@ from protograph.variants import OPERATORS, Op, Variant, build
 
 FILE_FORMAT = "protograph-classifier"
 FORMAT_VERSION = 3  # of the files this code writes; it reads every version from 1 on
+MAX_MODEL_BYTES = 16_000_000_000  # of a file; the largest encoders that are kept in one have a tenth
+TABLES = ("offsets", "sharpness", "limits")  # settings by the number of examples
 WAIT = 60.0  # seconds that a change waits for one of another process
 
 
@@ -55,6 +60,7 @@ class Contents:
         encoder: The encoder, or None for a classifier of features.
         values: Plain JSON values.
         kept: The features [n, D] of all images by class, if they are kept.
+        thumbnails: The thumbnails of examples by class, if they are kept.
 
     """
 
@@ -62,6 +68,7 @@ class Contents:
     encoder: Encoder | None
     values: dict[str, Any]
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+    thumbnails: Mapping[str, Thumbnails] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,11 @@ def write_model(path: Path, contents: Contents, restore: Callable[[Contents], ob
         InputError: What would be written could not be loaded again.
 
     """
+    write_atomically(path, loadable(path, contents, restore))
+
+
+def loadable(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> bytes:
+    """Return the bytes of a model file, if it can be loaded again; the arguments are those of `write_model`."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file, such as {path / 'classes.pg'}")
     content = pack(contents)
@@ -115,7 +127,7 @@ def write_model(path: Path, contents: Contents, restore: Callable[[Contents], ob
         restore(unpack(content, path))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{path} was left as it was, since the new file could not be loaded again: {error}") from error
-    write_atomically(path, content)
+    return content
 
 
 def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
@@ -123,7 +135,7 @@ def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
     if isinstance(space, JointSpace):
         return {"model": "variant", "variant": asdict(space.variant)}
     settings = asdict(space.settings)
-    for table in ("limits", "sharpness"):
+    for table in TABLES:
         settings[table] = [[count, value] for count, value in settings[table].items()]
     return {
         "model": "gaussian",
@@ -161,13 +173,29 @@ def read_model(path: Path, named: NamedPaths | None = None) -> Contents:
         InputError: There is no model file, or it is damaged, or of a newer version, or has no use for a named path.
 
     """
+    return unpack(read_plain_file(path, "model file", MAX_MODEL_BYTES), path, named)
+
+
+def read_header(path: Path) -> dict[str, str]:
+    """Return the texts in the metadata of a model file, such as its digest, without reading its tensors.
+
+    They are not compared with the tensors: only `read_model` shows that a file is whole.
+
+    Raises:
+        InputError: There is no model file.
+
+    """
+    check_plain_file(path, "model file", MAX_MODEL_BYTES)
     try:
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"there is no model file at {path}") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder, not a model file") from error
-    return unpack(content, path, named)
+        with path.open("rb") as file:
+            length = file.read(8)
+            size = int.from_bytes(length, "little")
+            header = metadata(length + file.read(size if size <= os.fstat(file.fileno()).st_size else 0))
+    except ValueError as error:
+        raise _not_a_model(path, error) from error
+    if header.get("format") != FILE_FORMAT or "digest" not in header:
+        raise InputError(f"{path} is a safetensors file, but not a Protograph classifier: give a file that `fit` made")
+    return header
 
 
 @contextmanager
@@ -197,6 +225,10 @@ def pack(contents: Contents) -> bytes:
     }
     values["kept"] = [[name, len(features)] for name, features in contents.kept.items()]
     tensors = _model_tensors(space)
+    if contents.thumbnails:
+        values["thumbnails"] = [[name, [len(part or b"") for part in parts]] for name, parts in contents.thumbnails.items()]
+        joined = b"".join(part for parts in contents.thumbnails.values() for part in parts if part)
+        tensors["thumbnails"] = torch.frombuffer(bytearray(joined), dtype=torch.uint8)
     if contents.kept:
         tensors["kept"] = torch.cat(list(contents.kept.values()))
     tensors |= {"prototypes": space.prototypes, "support": torch.cat([space.prototypes[:0], *space.support])}
@@ -220,7 +252,7 @@ def unpack(content: bytes, path: Path, named: NamedPaths | None = None) -> Conte
     try:
         header = metadata(content)
     except ValueError as error:
-        raise InputError(f"{path} is not a model file ({error}): give a file that `fit` made") from error
+        raise _not_a_model(path, error) from error
     if header.get("format") != FILE_FORMAT:
         raise InputError(f"{path} is a safetensors file, but not a Protograph classifier: give a file that `fit` made")
     version = _format_version(header, path)
@@ -246,11 +278,13 @@ def unpack(content: bytes, path: Path, named: NamedPaths | None = None) -> Conte
         counts = dict(values["kept"])
         features = torch.split(tensors["kept"], list(counts.values())) if counts else ()
         images = dict(zip(counts, features, strict=True))
-        encoder, opener = values["encoder"], partial(open_encoder, weights=named.backbone_weights)
+        thumbnails = dict(_thumbnails(values.get("thumbnails", []), tensors))
+        encoder, weights = values["encoder"], named.backbone_weights
+        opener = open_encoder if weights is None else partial(open_encoder, weights=weights)
         kept = None if encoder is None else KeptEncoder(encoder, with_prefix(tensors, "encoder."), values["features"], opener)
     except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, ArithmeticError) as error:
         raise _damaged(path, error) from error
-    return Contents(space, kept, values, images)
+    return Contents(space, kept, values, images, thumbnails)
 
 
 def _is_single(name: str) -> bool:
@@ -260,6 +294,7 @@ def _is_single(name: str) -> bool:
 
 def upgraded(values: dict[str, Any], version: int) -> dict[str, Any]:
     """Return the JSON of a file of any known version in the layout of today's."""
+    values["parameters"].pop("balance", None)  # what it chose is kept as the bias
     if version < 2:  # `rate` became `learning_rate`
         values["parameters"] = renamed(values["parameters"], CLASSIFIER_PARAMETERS)
     if version < 3:  # all of them were trained variants, whether the user had named one or not
@@ -282,6 +317,10 @@ def _format_version(header: Mapping[str, str], path: Path) -> int:
     return int(text)
 
 
+def _not_a_model(path: Path, error: ValueError) -> InputError:
+    return InputError(f"{path} is not a model file ({error}): give a file that `fit` made")
+
+
 def _damaged(path: Path, error: Exception) -> InputError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return InputError(f"{path} is damaged ({reason}): restore a copy, or fit again")
@@ -297,14 +336,32 @@ def _kept_relations(
     return {relation.label: relation for relation in relations}
 
 
+def _thumbnails(sizes: Sequence[tuple[str, Sequence[int]]], tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Thumbnails]]:
+    """Yield the thumbnails of each class from the bytes of all.
+
+    Raises:
+        ValueError: One is no JPEG, or too large.
+
+    """
+    content = tensors["thumbnails"].numpy().tobytes() if sizes else b""
+    end = 0
+    for name, lengths in sizes:
+        parts: list[bytes | None] = []
+        for length in lengths:
+            parts.append(content[end : end + length] or None)
+            check_thumbnail(parts[-1])
+            end += length
+        yield name, tuple(parts)
+
+
 def _gaussian_space(
     values: Mapping[str, Any], tensors: Mapping[str, Tensor], relations: Mapping[str, KeptRelation]
 ) -> GaussianSpace:
     chosen = dict(values["settings"])
     use = dict(chosen.pop("relations"))
     use["labels"] = tuple(use["labels"])
-    for table in ("limits", "sharpness"):
-        chosen[table] = {int(count): value for count, value in chosen[table]}
+    for table in TABLES:
+        chosen[table] = {int(count): value for count, value in chosen.get(table, [])}
     settings = GaussianSettings(**chosen, relations=RelationUse(**use))
     parts, spread = with_prefix(tensors, "gaussian."), values["spread"]
     fitted = ClassStatistics(

@@ -14,12 +14,14 @@ from msgspec import Meta, Struct
 from torch import Tensor, nn
 
 from protograph._internal.sealed import with_prefix
+from protograph.classifier.thumbnails import MOST_BYTES
 
 LARGEST_NUMBER = 1e300
 MOST_LAYERS = 64  # of a graph block, and the highest power of an operator
 LARGEST_EDGE = 4096  # pixels, to which an image is resized
 LARGEST_INPUT = 1024  # pixels, of an edge that a network takes
 LARGEST_OPTION = 2**31
+LONGEST_CHANGE = 500  # characters that say what was changed
 FLOATS = (torch.float32, torch.float64)
 
 Finite = Annotated[float, Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
@@ -33,6 +35,7 @@ Edge = Annotated[int, Meta(ge=1, le=LARGEST_EDGE)]
 InputEdge = Annotated[int, Meta(ge=1, le=LARGEST_INPUT)]
 Sharpness = Annotated[float, Meta(ge=1e-3, le=1e3)]  # those that `fit` chooses lie between 1/4 and 4
 Growth = Annotated[float, Meta(ge=-10, le=10)]  # an exponent
+ThumbnailBytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]
 Label = str | bool | int | float
 Block = Literal["ss", "sn", "ns", "nn"]
 
@@ -81,7 +84,8 @@ class ParameterValues(Struct):
     unknown: Share | None = None
     prior: Literal["uniform", "half"] | list[tuple[Label, Positive]] = "uniform"
     keep_features: bool = False
-    balance: bool = False
+    thumbnails: bool = False
+    refit_up_to: Count = 0
     copies: Count | None = None
     steps: Count | None = None
     learning_rate: Positive = 0.2
@@ -111,6 +115,9 @@ class SettingsValues(Struct):
     growth: Growth
     limits: list[tuple[Count, Finite]]
     accuracy: Share | None
+    offsets: list[tuple[Count, Finite]] = []
+    tempering: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    usual_range: Positive = 1.0
 
 
 class SpreadValues(Struct):
@@ -172,7 +179,24 @@ class EncoderValues(Struct):
     weights: str | None = None
 
 
-class ModelValues(Struct, tag_field="model"):
+class ChangeValues(Struct):
+    """The change that made a file of an earlier one.
+
+    Attributes:
+        number: The number of the change, from 1 on.
+        what: What was changed.
+        when: When, in UTC.
+        after: The digest of the earlier file.
+
+    """
+
+    number: AtLeastOne
+    what: Annotated[str, Meta(max_length=LONGEST_CHANGE)]
+    when: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    after: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
+
+
+class ModelValues(Struct, tag_field="model", kw_only=True):
     """The values that all models have.
 
     Attributes:
@@ -182,6 +206,8 @@ class ModelValues(Struct, tag_field="model"):
         examples: The number of examples of each added class.
         features: The number of features D.
         kept: The number of kept images by class.
+        thumbnails: The number of bytes of each example's thumbnail, by class; 0 where it has none.
+        change: The change that made the file of an earlier one, if any.
 
     """
 
@@ -196,6 +222,8 @@ class ModelValues(Struct, tag_field="model"):
     relations: list[RelationValues]
     encoder: dict[str, Any] | None
     kept: list[tuple[str, Count]]
+    thumbnails: list[tuple[str, list[ThumbnailBytes]]] = []
+    change: ChangeValues | None = None
 
     @property
     def seen(self) -> int:
@@ -362,7 +390,7 @@ def _check_gaussian(model: GaussianValues, labels: set[str]) -> None:
         raise ValueError("it has further examples of a class twice")
     if strangers := set(model.settings.relations.labels) - labels:
         raise ValueError(f"it uses relation '{min(strangers)}', which it does not have")
-    for table in (model.settings.sharpness, model.settings.limits):
+    for table in (model.settings.offsets, model.settings.sharpness, model.settings.limits):
         if table and not any(count == 0 for count, _ in table):
             raise ValueError("a table by the number of examples has no value for fitted classes")
 
@@ -388,6 +416,9 @@ def _expected_tensors(model: TrainedValues | GaussianValues, tensors: Mapping[st
     }
     if model.kept:
         expected["kept"] = FLOATS, (sum(count for _, count in model.kept), features)
+    if model.thumbnails:
+        _check_thumbnails(model, tensors)
+        expected["thumbnails"] = (torch.uint8,), (sum(sum(sizes) for _, sizes in model.thumbnails),)
     if isinstance(model, GaussianValues):
         directions = tensors["gaussian.directions"].shape[:1] if "gaussian.directions" in tensors else (None,)
         expected |= {
@@ -404,6 +435,24 @@ def _expected_tensors(model: TrainedValues | GaussianValues, tensors: Mapping[st
         free = ("encoder.", "model.")  # compared with what is built, by `check_size` and where an encoder is opened
     free += tuple(f"relation.{index}." for index in range(len(model.relations)))
     return expected | {name: (None, None) for name in tensors if name.startswith(free) and name not in expected}
+
+
+def _check_thumbnails(model: TrainedValues | GaussianValues, tensors: Mapping[str, Tensor]) -> None:
+    """Raise a `ValueError` unless every example of a class that has thumbnails has a size of one."""
+    if len(dict(model.thumbnails)) != len(model.thumbnails):
+        raise ValueError("it has thumbnails of a class twice")
+    rows = {name: row for row, name in enumerate(model.names)}
+    for name, sizes in model.thumbnails:
+        if name not in rows:
+            raise ValueError(f"it has thumbnails of '{name}', which is no class")
+        row, examples = rows[name], None
+        if row >= model.seen:
+            examples = model.examples[row - model.seen]
+        elif isinstance(model, GaussianValues):
+            more = f"further.{model.further.index(name)}" if name in model.further else ""
+            examples = model.counts[row] + (len(tensors[more]) if more in tensors and tensors[more].ndim else 0)
+        if examples not in (None, len(sizes)):
+            raise ValueError(f"it has thumbnails of {len(sizes)} examples of '{name}', which has {examples}")
 
 
 def _check_relation(relation: RelationValues, classes: int, tensors: Mapping[str, Tensor]) -> None:

@@ -27,6 +27,12 @@ def check_new_name(names: Sequence[str], name: str) -> None:
         raise InputError(f"there is a class '{name}' already: add examples to it, remove or rename it, or choose another name")
 
 
+def check_known(name: str, examples: int, related: bool) -> None:
+    """Raise an `InputError` if a class has no examples, and no relation knows it."""
+    if not examples and not related:
+        raise InputError(f"nothing is known of class '{name}': give at least one example, or how it relates to other classes")
+
+
 def check_removable(names: Sequence[str], name: str) -> int:
     """Return the index of a class that may be removed from those of a trained variant."""
     index = class_index(names, name)

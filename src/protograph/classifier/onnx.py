@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from protograph._internal.errors import InputError
 from protograph._internal.files import write_atomically
 from protograph._version import __version__
-from protograph.classifier.gaussian_space import GaussianSpace
+from protograph.classifier.gaussian_space import GaussianSettings, GaussianSpace
 from protograph.classifier.joint_space import JointSpace
 from protograph.encoders import Encoder, ImageEncoder, KeptEncoder, open_encoder
 from protograph.nn.backbones import Centred
@@ -80,6 +80,7 @@ class GaussianNetwork(nn.Module):
     Args:
         encoder: The encoder of images; None where the inputs are features.
         whitening: What makes vectors of length 1 of features.
+        settings: What `fit` chose.
 
     """
 
@@ -89,7 +90,7 @@ class GaussianNetwork(nn.Module):
     directions: Tensor
     gains: Tensor
 
-    def __init__(self, encoder: ImageEncoder | None, whitening: Whitening) -> None:
+    def __init__(self, encoder: ImageEncoder | None, whitening: Whitening, settings: GaussianSettings) -> None:
         super().__init__()
         self.network = None if encoder is None else encoder.network
         if encoder is not None:
@@ -97,7 +98,7 @@ class GaussianNetwork(nn.Module):
                 self.register_buffer(name, values)
         for name in ("centre", "directions", "gains"):
             self.register_buffer(name, getattr(whitening, name).float())
-        self.power, self.base = whitening.power, whitening.base
+        self.power, self.base, self.settings = whitening.power, whitening.base, settings
 
     def forward(self, inputs: Tensor, prototypes: Tensor, bias: Tensor, likeness_bias: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and likeness [n, V] of inputs [n, C, H, W] or [n, D], weights [V, D] and biases [V]."""
@@ -107,7 +108,7 @@ class GaussianNetwork(nn.Module):
         aligned = normalise(normalise(features) - self.centre)
         whitened = self.base * aligned + ((aligned @ self.directions.T) * self.gains) @ self.directions
         products = normalise(whitened) @ prototypes.T
-        return products + bias, products + likeness_bias
+        return self.settings.tempered(products + bias), products + likeness_bias
 
 
 def _pixel_scale(encoder: ImageEncoder) -> tuple[Tensor, Tensor]:
@@ -140,7 +141,7 @@ def export_onnx(classifier: "Classifier", path: Path) -> Path:
         encoder = _copy_on_cpu(classifier.encoder_)
     space = classifier.space_
     if isinstance(space, GaussianSpace):
-        network: nn.Module = GaussianNetwork(encoder, space.whitening).eval()
+        network: nn.Module = GaussianNetwork(encoder, space.whitening, space.settings).eval()
     else:
         network = JointNetwork(encoder, space.centred, space.temperature).eval()
     beside = path.with_suffix(".prototypes.npz")

@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array, as_labels, common_dtype
+from protograph.classifier.thumbnails import Thumbnails
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,9 @@ class State:
         in_space: The same labels as an array.
         order: For each label in sorted order, its index in the space.
         kept: The features of all images by class name, if they are kept.
+        thumbnails: The thumbnails of examples by class name, in their order, of the classes that have some.
         threshold: The calibrated threshold on likeness, or None.
-        bias: The calibrated bias on added classes, or 0.
+        bias: What is added to the logits of added classes; other than 0 only in files of earlier versions.
 
     """
 
@@ -36,6 +38,7 @@ class State:
     kept: Mapping[str, Tensor]
     threshold: float | None = None
     bias: float = 0.0
+    thumbnails: Mapping[str, Thumbnails] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -46,10 +49,13 @@ class State:
         kept: Mapping[str, Tensor],
         threshold: float | None,
         bias: float = 0.0,
+        thumbnails: Mapping[str, Thumbnails] | None = None,
     ) -> "State":
         """Return the state of classes whose labels are given in the order of the space."""
         in_space = as_labels([label.item() if isinstance(label, np.generic) else label for label in labels], dtype)
-        return cls(space, in_space.tolist(), in_space, np.argsort(in_space, kind="stable"), dict(kept), threshold, bias)
+        order = np.argsort(in_space, kind="stable")
+        shown = {name: part for name, part in (thumbnails or {}).items() if any(part)}
+        return cls(space, in_space.tolist(), in_space, order, dict(kept), threshold, bias, shown)
 
     @property
     def classes(self) -> Array:
@@ -65,10 +71,16 @@ class State:
             space.model = copy.deepcopy(space.model, {id(tensor): tensor for tensor in tensors})
         return space
 
-    def changed(self, space: JointSpace | GaussianSpace, labels: Sequence[Any], kept: Mapping[str, Tensor]) -> "State":
+    def changed(
+        self,
+        space: JointSpace | GaussianSpace,
+        labels: Sequence[Any],
+        kept: Mapping[str, Tensor],
+        thumbnails: Mapping[str, Thumbnails],
+    ) -> "State":
         """Return the state after a change of the classes."""
         dtype = self.in_space.dtype.str if self.labels or not labels else common_dtype(list(labels))
-        return State.of(space, labels, dtype, kept, self.threshold, self.bias)
+        return State.of(space, labels, dtype, kept, self.threshold, self.bias, thumbnails)
 
     def replaced(self, **parts: Any) -> "State":
         """Return the state with other parts."""

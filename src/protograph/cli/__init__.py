@@ -21,7 +21,7 @@ from protograph.cli.jobs import end_with_parent
 PANELS = {  # the verbs by panel of the overview: where each is, and the first line of its help
     "Use: a classifier on your own images": {
         "fit": ("fit:fit_command", "Fit a classifier on your own images and save it as one file."),
-        "predict": ("classifier:predict_command", "Predict the classes of images."),
+        "predict": ("predicting:predict_command", "Predict the classes of images."),
         "add-class": ("classifier:add_class_command", "Add a class from a few images, without training."),
         "explain": (
             "classifier:explain_command",
@@ -38,8 +38,17 @@ PANELS = {  # the verbs by panel of the overview: where each is, and the first l
             "teaching:check_command",
             "Tell whether a model file was taught enough: per class, what it confuses, and what to add.",
         ),
+        "correct": (
+            "teaching:correct_command",
+            "Correct wrong answers: images become examples of the right class, new or old.",
+        ),
+        "relate": ("teaching:relate_command", "Say anew how a class relates to others, or list what it is likely to be like."),
         "add-examples": ("growing:add_examples_command", "Add more images of a class that exists, fitted or added."),
         "refit": ("growing:refit_command", "Fit a model file anew, on its kept images and those of added classes."),
+        "history": ("history:history_command", "List the changes of a model file that can be undone or redone."),
+        "undo": ("history:undo_command", "Take back the last change of a model file."),
+        "redo": ("history:redo_command", "Make the change of a model file that was undone last once more."),
+        "remove-examples": ("teaching:remove_examples_command", "Remove some examples of a class."),
         "remove-class": ("classifier:remove_class_command", "Remove a fitted or added class, in place."),
         "export": ("classifier:export_command", "Write a model as ONNX."),
         "relations": (
@@ -127,6 +136,9 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
     Start with `protograph fit` on a folder that has a folder of images for each class, or with `protograph demo`.
     """
     end_with_parent()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that a terminal cannot show ends no command
     if version:
         print(__version__)
         raise typer.Exit

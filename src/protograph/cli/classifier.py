@@ -1,4 +1,4 @@
-"""The verbs of a model file: predict, add-class, remove-class, rename-class, classes, explain and export."""
+"""The verbs of a model file: add-class, remove-class, rename-class, classes, explain and export."""
 
 import re
 import warnings
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.table import Table
 
 import protograph as pg
 from protograph._internal.errors import InputError
+from protograph._internal.wording import counted
 from protograph.classifier.explanation import CONSTANT, EARLIER, Heatmap, Nearest
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.labels import parse_label
@@ -33,43 +33,6 @@ REFIT_CLASSES, REFIT_EXAMPLES = (
     5,
 )  # added classes for each fitted one, with so many examples each: from there, refitting pays
 LEAST = 0.0005  # contribution that is shown: a smaller one would read 0.000
-
-
-@reported
-def predict_command(
-    model: Model,
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILES",
-            help="Images, or folders, with all folders inside; files of features, where the model was fitted on features.",
-            show_default=False,
-        ),
-    ],
-    top: Annotated[int, typer.Option(help="How many classes to show for each.", min=1)] = 3,
-    backbone_weights: BackboneWeights = None,
-    plugin: Plugins = None,
-    skip_bad: SkipBad = False,
-    as_json: AsJson = False,
-) -> None:
-    """Predict the classes of images.
-
-    Examples:
-        protograph predict birds.pg photo.jpg
-        protograph predict birds.pg photos --top 1 --json
-    """
-    progress = ShownProgress(quiet=as_json)
-    load_plugins(plugin)
-    classifier = pg.Classifier.load(model, backbone_weights)
-    names, features = classifier.encode_files(files, skip_bad, progress, recursive=True)
-    predictions = classifier.predictions(features)
-    result = []
-    for row, chances in enumerate(torch.from_numpy(predictions.probabilities)):
-        best = chances.argsort(descending=True, stable=True)[:top].tolist()
-        nearest = [{"class": _plain(predictions.classes[index]), "probability": chances[index].item()} for index in best]
-        label, likeness = _plain(predictions.labels[row]), float(predictions.likeness[row])
-        result.append({"file": names[row], "class": label, "likeness": likeness, "nearest": nearest})
-    show(result, predictions_table(result), as_json)
 
 
 @reported
@@ -114,8 +77,8 @@ def add_class_command(
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
     hints = parse_like(like)
-    with pg.Classifier.edit(model, backbone_weights, relations or ()) as classifier:
-        examples = classifier.encode_files(files, skip_bad, progress)[1] if files else ()
+    with pg.Classifier.edit(model, backbone_weights=backbone_weights, relations=relations or ()) as classifier:
+        examples = classifier.read_examples(files, skip_bad, progress)[1] if files else ()
         usual = classifier.update
         classifier.set_params(update=update or usual)
         label = parse_label(name, classifier.classes_)
@@ -367,18 +330,22 @@ def parse_prior(text: str) -> str | dict[str, float]:
     return numbers
 
 
-def taken_for(classifier: "Classifier", count: int = 1, hint: str = "--like names another sense") -> list[str]:
-    """Return notes on the meanings for which relations took the classes that came last.
+def taken_for(
+    classifier: "Classifier", count: int = 1, hint: str = "--like names another sense", row: int | None = None
+) -> list[str]:
+    """Return notes on the meanings for which relations took the classes that came last, or one class.
 
     Args:
         classifier: The classifier.
         count: The number of these classes.
         hint: What a user can do where a name may mean something else.
+        row: The index of the one class.
 
     """
     notes = []
     for label, relation in classifier.space_.relations.items():
-        keys = [key for key in relation.known[-count:] if key is not None]
+        asked = relation.known[-count:] if row is None else relation.known[row : row + 1]
+        keys = [key for key in asked if key is not None]
         if not keys or relation.source is None:  # it was not asked, and its files may be elsewhere
             continue
         for sense in relation.source.senses(keys):
@@ -448,19 +415,6 @@ def tell(result: dict[str, Any], line: str, as_json: bool) -> None:
         print(visible(line))
 
 
-def predictions_table(result: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of predictions, one row per image."""
-    table = Table()
-    for heading in ("file", "class", "nearest"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("likeness", justify="right")
-    for image in result:
-        nearest = ", ".join(f"{entry['class']}: {100 * entry['probability']:.0f} %" for entry in image["nearest"])
-        cells = image["file"], str(image["class"]), nearest, f"{image['likeness']:.3f}"
-        table.add_row(*map(escape, cells))
-    return table
-
-
 def explanation_table(nearest: Sequence[Nearest], image: Path) -> Table:
     """Return the table of an explanation, one row per class, with its own contribution and those of related classes."""
     gaussian = any(part.operator == CONSTANT for row in nearest for part in row.parts)
@@ -470,9 +424,10 @@ def explanation_table(nearest: Sequence[Nearest], image: Path) -> Table:
     table.add_column("class")
     for heading in ("probability", score, "its own", *(["constant"] if gaussian else [])):
         table.add_column(heading, justify="right")
-    table.add_column("from related classes")
-    for row in nearest:
-        related = [part for part in row.parts if part.name != row.name or part.operator == EARLIER]
+    related_of = [[part for part in row.parts if part.name != row.name or part.operator == EARLIER] for row in nearest]
+    if any(related_of):
+        table.add_column("from related classes")
+    for row, related in zip(nearest, related_of, strict=True):
         constant = [f"{sum(part.value for part in row.parts if part.operator == CONSTANT):+.3f}"] if gaussian else []
         named = [part for part in related[:SHOWN] if abs(part.value) >= LEAST]
         shown = [f"{part.name} {part.value:+z.3f} ({part.operator})" for part in named]
@@ -480,15 +435,10 @@ def explanation_table(nearest: Sequence[Nearest], image: Path) -> Table:
             count = f"{len(rest)} more" if named else counted(len(rest), "other")
             shown.append(f"{count} {sum(part.value for part in rest):+z.3f}")
         numbers = (f"{100 * row.probability:.1f} %", f"{row.score:.3f}", f"{row.own:+z.3f}", *constant)
-        cells = (row.name, *numbers, ", ".join(shown))
+        cells = (row.name, *numbers, *([", ".join(shown)] if any(related_of) else []))
         table.add_row(*map(escape, cells))
     return table
 
 
 def _plain(label: Any) -> Any:
     return label.item() if hasattr(label, "item") else label
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where there are several."""
-    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")

@@ -4,7 +4,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.table import Table
 
@@ -12,9 +11,9 @@ from protograph._internal.errors import InputError
 from protograph._internal.errors import unknown_name as unknown_name
 from protograph._internal.progress import Progress
 from protograph.classifier.estimator import Classifier
-from protograph.classifier.inputs import read_training_files
-from protograph.classifier.labels import parse_label
-from protograph.classifier.measures import AnswerMeasures, measure_answers
+from protograph.classifier.file_measures import measure_files
+from protograph.classifier.inputs import read_test_files
+from protograph.classifier.measures import AnswerMeasures
 from protograph.cli.display import ShownProgress, escape, measures_table, reported, show
 from protograph.cli.options import (
     AsJson,
@@ -40,7 +39,11 @@ def evaluate_command(
     run: Annotated[Path, typer.Argument(help="Run folder that `protograph train` made, or a model file that `fit` made.")],
     folder: Annotated[
         Path | None,
-        typer.Argument(help="For a model file: a folder with a folder of images for each class.", show_default=False),
+        typer.Argument(
+            help="For a model file: a folder with a folder of images for each class, or another form that `fit` takes; of "
+            "train and test folders, test.",
+            show_default=False,
+        ),
     ] = None,
     root: Root = None,
     shots: Annotated[int | None, typer.Option(help="Examples of each novel class. (default: as trained)")] = None,
@@ -68,7 +71,9 @@ def evaluate_command(
     """Measure a trained run over fixed test episodes, or a model file on a folder of images.
 
     Of a run: six accuracies with 95 % intervals. Of a model file: joint accuracy (the mean over classes), each class, the most
-    frequent confusions, the share of unknown answers, and how far probabilities are from the share of right answers.
+    frequent confusions, the share of unknown answers, and how far probabilities are from the share of right answers. Give it
+    images that the file was not fitted on: those it was fitted on are answered better than any others. A note says so where the
+    file keeps the features of its examples.
 
     Examples:
         protograph evaluate birds.pg more-birds
@@ -122,38 +127,32 @@ def evaluate_command(
 
 
 def evaluate_model(model: Path, folder: Path, backbone_weights: Path | None, as_json: bool) -> None:
-    """Measure a model file on a folder of class folders, or on a file of features."""
+    """Measure a model file on a folder of images, a table of images or a file of features."""
     progress = ShownProgress(quiet=as_json)
     classifier = Classifier.load(model, backbone_weights)
-    files = read_training_files(folder, False, progress)
+    files = read_test_files(folder, False, progress)
     if files.features != (classifier.encoder_ is None):
         raise InputError(f"{model} was fitted on {'images' if files.features else 'features'}: give some of these")
-    labels = [parse_label(label, classifier.classes_) for label in files.labels]
-    known = set(classifier.classes_.tolist())
-    if strangers := sorted({str(label) for label in labels if label not in known}):
-        names = ", ".join(strangers[:5])
-        progress.say(
-            f"note: {model} does not know {names}{' ...' if len(strangers) > 5 else ''}: only 'unknown' is no wrong answer"
+    measured = measure_files(classifier, files, progress)
+    notes = []
+    if measured.strangers:
+        names = ", ".join(measured.strangers[:5]) + (" ..." if len(measured.strangers) > 5 else "")
+        notes.append(f"{model} does not know {names}: only 'unknown' is no wrong answer")
+    if measured.examples:
+        notes.append(
+            f"{measured.examples} of these {len(files.labels)} images are examples that {model} was given: new images are "
+            "harder, so measure on images that it was not given"
         )
-    assert classifier.encoder_ is None or not files.features
-    inputs = files.inputs if classifier.encoder_ is None else classifier.encoder_.encode(files.inputs, progress)
-    predictions = classifier.predictions(inputs)
-    rows = [row for row, label in enumerate(labels) if label in known]
-    if not rows:
+    for note in notes:
+        progress.say(f"note: {note}")
+    measures = measured.answers
+    if measures is None:
         raise InputError(f"none of the classes in {folder} is known to {model}: give others")
-    measures = measure_answers(
-        [labels[row] for row in rows],
-        predictions.labels[rows].tolist(),
-        predictions.probabilities[rows],
-        classifier.classes_.tolist(),
-        classifier.unknown_label,
-    )
-    result = {"model": str(model), "folder": str(folder), **asdict(measures)}
+    result: dict[str, Any] = {"model": str(model), "folder": str(folder), **asdict(measures)}
     result["by_class"] = {str(name): {"images": count, "accuracy": share} for name, (count, share) in measures.by_class.items()}
-    if len(rows) < len(labels):
-        stranger = [row for row in range(len(labels)) if labels[row] not in known]
-        result["strangers_unknown"] = float(np.mean([predictions.labels[row] == classifier.unknown_label for row in stranger]))
-    show(result, answers_table(measures, result.get("strangers_unknown")), as_json)
+    if measured.strangers_unknown is not None:
+        result["strangers_unknown"] = measured.strangers_unknown
+    show({**result, "notes": notes}, answers_table(measures, measured.strangers_unknown), as_json)
 
 
 def answers_table(measures: AnswerMeasures, strangers: float | None) -> Table:

@@ -1,6 +1,7 @@
 """The verb fit."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +12,10 @@ import typer
 import protograph as pg
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
+from protograph.classifier.file_measures import FileMeasures, measure_files
 from protograph.classifier.fitting import choose_variant, small_recipe
 from protograph.classifier.gaussian_space import GaussianSpace
-from protograph.classifier.inputs import holds_features, read_training_files
+from protograph.classifier.inputs import find_test_files, holds_features, read_training_files
 from protograph.cli.classifier import (
     as_percent,
     classifier_summary,
@@ -38,6 +40,7 @@ from protograph.cli.options import (
 )
 from protograph.cli.train import run_training
 from protograph.data import open_dataset
+from protograph.data.labelled_images import is_table
 from protograph.encoders import BACKBONE_NAMES, STRONG_NAME, check_trainable, open_encoder, strongest_backbone
 from protograph.encoders.efficientnet_lite import RELEASES
 from protograph.nn.backbones import BACKBONES
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 MOST_SENSES = 20  # meanings of class names that are listed
 LITTLE = 0.01  # share of a new class's prototype below which `explain` shows next to nothing of relations
 MOST_OPERATIONS = 1_000_000_000  # in which all classes act as new in turn: about ten seconds
+KEPT_TITLES = {"features": "features of the images", "thumbnails": "thumbnails"}
 TRAINABLE_BACKBONES = [name for name in BACKBONES if name != "identity"]
 
 
@@ -59,8 +63,9 @@ def fit_command(
         Path,
         typer.Argument(
             metavar="IMAGES",
-            help="A folder with a folder of images for each class, or a file of features (.npz, .safetensors or .parquet "
-            "with vectors and labels).",
+            help="A folder with a folder of images for each class, with a metadata.csv or .jsonl, or with such folders named "
+            "train and test; a .csv or .jsonl of paths and labels; or a file of features (.npz, .safetensors or .parquet with "
+            "vectors and labels).",
             show_default=False,
         ),
     ],
@@ -134,11 +139,18 @@ def fit_command(
     keep_features: Annotated[
         bool,
         typer.Option(
-            "--keep-features", help="Keep the features of the images in the file, so that `protograph refit` can fit it anew."
+            "--keep-features",
+            help="Keep the features of the images in the file, so that `protograph refit` can fit it anew, and `check` and "
+            "corrections cover these classes too. The output says how large they are.",
         ),
     ] = False,
-    balance: Annotated[
-        bool, typer.Option("--balance", help="With --variant, weigh added classes against these, by some of them held out.")
+    thumbnails: Annotated[
+        bool,
+        typer.Option(
+            "--thumbnails",
+            help="Keep a small JPEG of each example in the file, for people to look at, also of examples that are added "
+            "later. The output says how large they are.",
+        ),
     ] = False,
     change: Annotated[
         list[str] | None,
@@ -168,8 +180,8 @@ def fit_command(
     check_out(out)
     plugins = load_plugins(plugin)
     progress = ShownProgress(quiet=as_json)
-    settings: dict[str, Any] = {"variant": variant, "update": update, "unknown": unknown, "balance": balance, "seed": seed}
-    settings |= {"prior": parse_prior(prior), "keep_features": keep_features}
+    settings: dict[str, Any] = {"variant": variant, "update": update, "unknown": unknown, "seed": seed}
+    settings |= {"prior": parse_prior(prior), "keep_features": keep_features, "thumbnails": thumbnails}
     if change and not train_backbone:
         raise InputError(f"--set {change[0]} would be ignored without --train-backbone: leave it out")
     for option, value in (("--size", size), ("--copies", copies)):
@@ -191,9 +203,17 @@ def fit_command(
         notes.append(
             f"there is one class alone, '{classifier.classes_[0]}': every image will be taken for it, until you add others"
         )
+    sizes = kept_bytes(classifier, out)
+    if keep_features or thumbnails:
+        lines.append(size_line(sizes))
     accuracy = held_out_accuracy(classifier)
     if accuracy is not None:
         lines.append(f"held-out images of these classes: {as_percent(accuracy)} right, the mean over classes")
+    tested = None if train_backbone else measure_test_part(classifier, images, skip_bad, progress)
+    if tested is not None:
+        lines.append(tested_line(tested))
+        if tested.strangers:
+            notes.append(f"the test images of {', '.join(tested.strangers[:MOST_SENSES])} were not measured: train has none")
     senses = taken_for(classifier, len(classifier.classes_), "another folder name, such as crane.n.05, names another sense")
     notes += senses[:MOST_SENSES]
     if len(senses) > MOST_SENSES:
@@ -206,14 +226,42 @@ def fit_command(
     for note in notes:
         progress.say(f"note: {note}")
     result = {"file": str(out), "images": count, "classes": len(classifier.classes_), **classifier_summary(classifier)}
+    result["bytes"] = sizes
     result["held_out_accuracy"] = accuracy
+    if tested is not None and tested.answers is not None:
+        result["test"] = {"images": tested.answers.images, "accuracy": tested.answers.joint}
     result["relation_share"] = shares and {"median": median(shares), "least": min(shares), "most": max(shares)}
     tell({**result, "notes": notes}, "\n".join(lines), as_json)
+
+
+def measure_test_part(classifier: "Classifier", source: Path, skip_bad: bool, progress: Progress) -> FileMeasures | None:
+    """Return the measures on the images for test, if the source has some."""
+    files = find_test_files(source, skip_bad, progress)
+    return None if files is None else measure_files(classifier, files, progress)
+
+
+def tested_line(tested: FileMeasures) -> str:
+    """Return the accuracy on the images for test, in one line."""
+    if tested.answers is None:
+        return "test images: none is of a fitted class"
+    return f"{tested.answers.images} test images: {as_percent(tested.answers.joint)} right, the mean over classes"
 
 
 def held_out_accuracy(classifier: "Classifier") -> float | None:
     """Return the accuracy about held-out images of the fitted classes, if it was measured."""
     return classifier.space_.settings.accuracy if isinstance(classifier.space_, GaussianSpace) else None
+
+
+def kept_bytes(classifier: "Classifier", out: Path) -> dict[str, int]:
+    """Return the size of a model file, and how much of it features of images and thumbnails take."""
+    features = sum(part.nbytes for part in classifier.kept_.values())
+    return {"file": out.stat().st_size, "features": features, "thumbnails": classifier.thumbnail_bytes}
+
+
+def size_line(sizes: Mapping[str, int]) -> str:
+    """Return the size of a model file in one line, with the parts that the user asked for."""
+    parts = [f"{sizes[part] / 1e6:.1f} MB are {title}" for part, title in KEPT_TITLES.items() if sizes[part]]
+    return f"the file has {sizes['file'] / 1e6:.1f} MB, of which {' and '.join(parts)}"
 
 
 def check_out(out: Path) -> None:
@@ -302,8 +350,9 @@ def fit_end_to_end(
 ) -> tuple["Classifier", int]:
     """Return a classifier whose network was trained on these images, with the held-out classes added, and their number."""
     settings = dict(settings)
-    if settings.pop("keep_features"):
-        raise InputError("--keep-features would be ignored with --train-backbone: leave it out")
+    for option in ("keep_features", "thumbnails"):
+        if settings.pop(option):
+            raise InputError(f"--{option.replace('_', '-')} would be ignored with --train-backbone: leave it out")
     variant, seed = choose_variant(settings.pop("variant"), bool(relations)), settings.pop("seed")
     settings["variant"] = variant.name
     if backbone is not None:
@@ -328,5 +377,7 @@ def fit_end_to_end(
     start = out.with_suffix(".start") if stage_before(variant, config.recipe) else None
     run_training(config, data, folder, device, progress, start, changes)
     settings.pop("variant")
-    classifier = pg.Classifier.from_run(folder, data, progress, **settings).add_held_out(data, images, progress)
+    classifier = pg.Classifier.from_run(folder, data, progress, **settings).add_held_out(
+        data, images.parent if is_table(images) else images, progress
+    )
     return classifier, len(data.images.names) - len(data.images.errors)

@@ -7,9 +7,10 @@ import typer
 
 import protograph as pg
 from protograph._internal.errors import InputError
+from protograph._internal.wording import counted
 from protograph.classifier.inputs import list_labelled_images, readable_rows
 from protograph.classifier.labels import parse_label
-from protograph.cli.classifier import Model, Name, counted, refit_notes, summary_line, taken_for, tell, warnings_as
+from protograph.cli.classifier import Model, Name, refit_notes, summary_line, taken_for, tell, warnings_as
 from protograph.cli.display import ShownProgress, reported
 from protograph.cli.options import AsJson, BackboneWeights, Plugins, RelationFiles, SkipBad, load_plugins
 
@@ -35,10 +36,10 @@ def add_examples_command(
     """
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
-    with pg.Classifier.edit(model, backbone_weights) as classifier:
+    with pg.Classifier.edit(model, backbone_weights=backbone_weights) as classifier:
         label = parse_label(name, classifier.classes_)
         classifier.space_.index(str(label))
-        examples = classifier.encode_files(files, skip_bad, progress)[1]
+        examples = classifier.read_examples(files, skip_bad, progress)[1]
         classifier.add_examples(label, examples)
         total = classifier.space_.examples(classifier.space_.index(str(label)))
         notes = refit_notes(classifier, model)
@@ -70,7 +71,7 @@ def add_classes_command(
     """
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
-    with pg.Classifier.edit(model, backbone_weights, relations or ()) as classifier:
+    with pg.Classifier.edit(model, backbone_weights=backbone_weights, relations=relations or ()) as classifier:
         if classifier.encoder_ is None:
             raise InputError(f"{model} was fitted on features: add its classes one by one, with add-class")
         files, names = list_labelled_images(folder, progress)
@@ -79,10 +80,10 @@ def add_classes_command(
         taken = {str(label) for label in classifier.classes_}
         if known := [name for name in labels if name in taken]:
             raise InputError(f"there is a class '{known[0]}' already: leave its folder out, or give its images to add-examples")
-        features = classifier.encoder_.encode([files[row] for row in rows], progress)
+        given = classifier.encode_examples([files[row] for row in rows], progress)
         chosen = [names[row] for row in rows]
         examples = {
-            label: features[[index for index, other in enumerate(chosen) if other == name]] for name, label in labels.items()
+            label: given[[index for index, other in enumerate(chosen) if other == name]] for name, label in labels.items()
         }
         with warnings_as(notes := []):
             classifier.add_classes(examples)

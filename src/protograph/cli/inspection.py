@@ -5,8 +5,9 @@ from dataclasses import asdict
 
 from rich.table import Table
 
+from protograph._internal.wording import counted
 from protograph.classifier.inspection import Inspection, inspect_model
-from protograph.cli.classifier import Model, counted
+from protograph.cli.classifier import Model
 from protograph.cli.display import escape, reported, show, visible
 from protograph.cli.options import AsJson
 

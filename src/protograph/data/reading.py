@@ -3,6 +3,7 @@
 import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import build_folder, cache_folder
+from protograph._internal.files import build_folder, cache_folder, read_text_file
 from protograph._internal.progress import Progress
 from protograph.data import decode
 from protograph.data.images import Images
@@ -35,6 +36,7 @@ PIXELS_VERSION = 2  # raised whenever the same file gives other pixels
 CHUNK = 128  # files in a worker's job
 LARGEST_RATIO = 100  # of the bytes that an archive unpacks to and its size; images hardly shrink, text to a tenth
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # all others come from names in an archive
+MAX_TABLE_BYTES = 1_000_000_000  # of a table of images; one with a million lines has a tenth
 ALWAYS_ALLOWED = 100_000_000  # bytes that any archive may unpack to
 
 
@@ -156,15 +158,14 @@ def find_all_folders(folder: Path) -> list[Path]:
 
 def read_columns(path: Path, *needed: str) -> list[dict[str, str | None]]:
     """Return the rows of a .csv file that has the columns `needed`."""
+    rows = csv.DictReader(io.StringIO(read_text_file(path, "table", MAX_TABLE_BYTES), newline=""))
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark in front
-            rows = csv.DictReader(file)
-            if not set(needed) <= set(rows.fieldnames or ()):
-                columns = " and ".join(f"'{name}'" for name in needed)
-                raise InputError(f"{path} has the columns {rows.fieldnames}: it needs {columns}")
-            return list(rows)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is not a readable .csv file ({error}): save it as UTF-8") from error
+        if not set(needed) <= set(rows.fieldnames or ()):
+            columns = " and ".join(f"'{name}'" for name in needed)
+            raise InputError(f"{path} has the columns {rows.fieldnames}: it needs {columns}")
+        return list(rows)
+    except csv.Error as error:
+        raise InputError(f"{path} is not a readable .csv file (line {rows.line_num}: {error}): repair it") from error
 
 
 def unpacked(archives: Sequence[Path], progress: Progress) -> Path:

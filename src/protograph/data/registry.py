@@ -56,7 +56,7 @@ DATASETS = {
         cub.open_cub_stratified, "conv4-64-128", "the same birds, a quarter of every seen class held out for test",
         verdict=cub.cub_verdict,
     ),
-    "folder": DatasetSource(open_folder, "conv4-64-128", "your images: a folder of class folders"),
+    "folder": DatasetSource(open_folder, "conv4-64-128", "your images: a folder of class folders, or a table"),
     "features": DatasetSource(
         open_features, "identity", "your vectors with labels: a .npz, .safetensors or .parquet file"
     ),

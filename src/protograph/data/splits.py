@@ -149,6 +149,53 @@ def split_seen(
     return parts[0], parts[1], parts[2]
 
 
+def split_by_parts(
+    members: ImagesByClass,
+    parts: Sequence[str],
+    names: Sequence[str],
+    roles: Mapping[str, str] | None = None,
+    source: str = "",
+    seed: int = 0,
+) -> Split:
+    """Split a dataset whose images come in parts for training, validation and test, which seen classes keep.
+
+    Classes are drawn as in `split_freely`. All images of a novel class stay together, whatever their part. Where there is no
+    part for validation or for test, a share of the images for training is held out for it, as in `split_freely`.
+
+    Args:
+        members: Image indices by class name.
+        parts: "train", "validation" or "test" by image index.
+        names: Names of all images by image index; see `divide_images`.
+        roles: One of `CLASS_ROLES` by class name; drawn as `draw_roles` states if not given.
+        source: Folder that is named in the message.
+        seed: Another seed draws another split.
+
+    Raises:
+        InputError: A seen class has no image in one of the parts.
+
+    """
+    role_of = draw_roles(members, seed) if roles is None else roles
+    seen, *novel = ({name: images for name, images in members.items() if role_of[name] == role} for role in CLASS_ROLES)
+    divided: dict[str, dict[str, list[int]]] = {part: {} for part in ("train", "validation", "test")}
+    for name, images in seen.items():
+        for part, of_part in divided.items():
+            of_part[name] = [image for image in images if parts[image] == part]
+    shares = {"validation": SEEN_VALIDATION_SHARE, "test": SEEN_TEST_SHARE}
+    drawn = [part for part in shares if part not in parts]
+    for name, images in divided["train"].items():
+        counts = [max(1, round(share * len(images))) if part in drawn else 0 for part, share in shares.items()]
+        divided["train"][name], *held = divide_images(images, name, counts[0], counts[1], seed, names)
+        for part, chosen in zip(shares, held, strict=True):
+            if part in drawn:
+                divided[part][name] = chosen
+    for part, of_part in divided.items():
+        if lacking := [name for name, images in of_part.items() if not images]:
+            raise InputError(
+                f"class '{lacking[0]}' has no image for {part} in {source}: give it some there, or divide no class into parts"
+            )
+    return Split(divided["train"], divided["validation"], divided["test"], *novel)
+
+
 def check_sizes(members: ImagesByClass, unit: str, source: str = "") -> None:
     """Refuse classes that are too small to be divided.
 

@@ -107,6 +107,12 @@ class KeptEncoder:
         """Return the features [n, D] of images."""
         return self.opened().encode(images, progress)
 
+    def encode_uncached(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
+        """Return the features [n, D] of images, past the cache where the encoder has one."""
+        encoder = self.opened()
+        uncached = encoder.encode_uncached if isinstance(encoder, ImageEncoder) else encoder.encode
+        return uncached(images, progress)
+
     def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
         """Return the features [n, R, D] of R changed copies of each image."""
         return self.opened().encode_augmented(images, copies, seed, progress)
@@ -206,19 +212,30 @@ class ImageEncoder:
         """Return the features [n, D] of unchanged images."""
         return self._encode(images, None, 1, progress)[:, 0]
 
+    def encode_uncached(self, images: Sequence[Any], progress: Progress | None = None) -> Tensor:
+        """Return the features [n, D] of images that are asked about once: the cache is neither read nor written.
+
+        The batches depend on the list of images alone, and so do the last digits of features.
+        """
+        return self._encode(images, None, 1, progress, cached=False)[:, 0]
+
     def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
         """Return the features [n, copies, D] of copies changed at random, by the seed and the image alone."""
         return self._encode(images, seed, copies, progress)
 
-    def _encode(self, images: Sequence[Any], seed: int | None, copies: int, progress: Progress | None) -> Tensor:
+    def _encode(
+        self, images: Sequence[Any], seed: int | None, copies: int, progress: Progress | None, cached: bool = True
+    ) -> Tensor:
         if isinstance(images, str | os.PathLike | Image.Image):
             raise InputError(f"give a list of images, not a single {type(images).__name__}")
         progress = progress or Silent()
         names = image_names(images)
-        keys = [file_digest(image, name) if is_file(image) else name for image, name in zip(images, names, strict=True)]
+        keys = [
+            file_digest(image, name) if cached and is_file(image) else name for image, name in zip(images, names, strict=True)
+        ]
         known: dict[str, Tensor] = {}
         shelf = None
-        if sum(map(is_file, images)) >= FEWEST:
+        if cached and sum(map(is_file, images)) >= FEWEST:
             kind = "plain" if seed is None else f"{copies}-{seed}"
             shelf = Shelf(cache_folder() / f"features-{self.digest()}" / kind)
             known = shelf.find(keys)

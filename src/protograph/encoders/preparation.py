@@ -92,7 +92,7 @@ class Preparation:
         except InputError:
             raise
         except Exception as error:  # a damaged image can raise anything
-            raise _unreadable(name, error) from error
+            raise unreadable_image(name, error) from error
 
     def read_content(self, content: bytes, name: str) -> Tensor:
         """Return the pixels of the contents of an image file, uint8 [C, H, W].
@@ -107,7 +107,7 @@ class Preparation:
                 draft(opened, self.margin * edge)
                 return self.pixels(opened)
         except Exception as error:  # a damaged image can raise anything
-            raise _unreadable(name, error) from error
+            raise unreadable_image(name, error) from error
 
     def pixels(self, image: Image.Image) -> Tensor:
         """Return the pixels of an opened image, uint8 [C, H, W]. Only the crop is resized, however long the image is."""
@@ -130,7 +130,8 @@ class Preparation:
         return int(self.resize * height / short), int(self.resize * width / short)
 
 
-def _unreadable(name: str, error: Exception) -> InputError:
+def unreadable_image(name: str, error: Exception) -> InputError:
+    """Return the error about an image that cannot be read, from what was raised."""
     if isinstance(error, UnidentifiedImageError):
         return InputError(f"{name} cannot be read: it is not one of {', '.join(FORMATS)}")
     if isinstance(error, MissingDecoderError):

@@ -92,3 +92,24 @@ class GaussianClassifier(nn.Module):
         _, temperature, dimensions, widening = self.values
         factors = temperature / (1 + widening / precisions)
         return factors, temperature - factors * (1 + squares) - dimensions / 2 * torch.log1p(1 / precisions)
+
+
+LEAST_RANGE, LARGEST_RANGE = 1 / 8, 8.0  # of an image's logits, in usual ones, where tempering ends
+
+
+def tempering(logits: Tensor, usual: float, power: float) -> Tensor:
+    r"""Return the factor [..., 1] by which logits [..., V] become milder where one class stands out more than usual,
+
+    .. math:: t = \Big(\frac{\max_n \ell_n - \operatorname{mean}_n \ell_n}{r}\Big)^{-p}.
+
+    Images of length 1 share out their length between what tells classes apart and what does not. So one that is told apart
+    badly has small logits, and more reason to trust their order than a softmax gives; one told apart well, less.
+
+    Args:
+        logits: Logits.
+        usual: The usual range r.
+        power: p; with 0, the factor is 1.
+
+    """
+    spread = logits.amax(-1, keepdim=True) - logits.mean(-1, keepdim=True)
+    return (spread / usual).clamp(LEAST_RANGE, LARGEST_RANGE) ** -power

@@ -27,7 +27,7 @@ from protograph.relations.registry import (
 )
 from protograph.relations.sentences import SentenceRelation
 from protograph.relations.unicode import UnicodeRelation
-from protograph.relations.wordnet import WordNetRelation
+from protograph.relations.wordnet import WordNetRelation, has_wordnet
 
 __all__ = [
     "RELATION_KINDS",
@@ -48,6 +48,7 @@ __all__ = [
     "as_relation",
     "canonical_name",
     "check_similarities",
+    "has_wordnet",
     "keep_relations",
     "mini_imagenet_classes",
     "mini_imagenet_names",

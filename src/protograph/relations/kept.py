@@ -18,6 +18,7 @@ from protograph.relations.registry import RelationSpec
 from protograph.relations.stored import UnopenedRelationError, find_matrix, name_relation, name_tensors, restore_relation
 
 CLASSES_PER_REQUEST = 256  # classes that a source is asked about together, so that its answer stays small
+BY_HAND = "hand"  # the label, as in "related by hand", of a relation in which people say how classes relate
 FEWEST_KNOWN = 3  # classes that a source must know: with two, all others would be as similar as these
 
 
@@ -109,6 +110,13 @@ class KeptRelation:
         return relation._spread(len(names), [index for index, name in enumerate(names) if name not in missing])
 
     @classmethod
+    def by_hand(cls, names: Sequence[str]) -> "KeptRelation":
+        """Return a relation without an edge, in which people say how classes relate."""
+        diagonal = torch.arange(len(names)).expand(2, -1)
+        matrix = torch.sparse_coo_tensor(diagonal, torch.ones(len(names)), (len(names),) * 2, check_invariants=False)
+        return cls(BY_HAND, matrix.coalesce(), 0.0, (None,) * len(names))
+
+    @classmethod
     def restore(
         cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor], named: RelationSpec | None = None
     ) -> "KeptRelation":
@@ -189,6 +197,38 @@ class KeptRelation:
             warnings.warn(f"class '{name}' is taken as unrelated: {reason}", stacklevel=4)
         relation = replace(self, similarities=self._grown(answer), known=(*self.known, answer.key), source=source)
         return relation, bool(answer.row.isfinite().any())
+
+    def retold(self, index: int, names: Sequence[str], hint: ClassHint | None = None) -> tuple["KeptRelation", bool]:
+        """Return the relation with what is said of one of its classes anew, and whether anything is known of it.
+
+        Args:
+            index: The class.
+            names: The V classes.
+            hint: What the caller says of the class, as in `added`.
+
+        """
+        last = len(names) - 1
+        others = [*names[:index], *names[index + 1 :]]
+        relation, answered = self.removed(index).added(names[index], others, hint)
+        return relation.reordered([*range(index), last, *range(index, last)]), answered
+
+    def ask_about(self, key: str) -> Tensor | None:
+        """Return the similarities [V] that the source knows of a class to the others, NaN where it knows none.
+
+        Args:
+            key: The name of the class for the source.
+
+        """
+        try:
+            return None if self.source is None else self._answer(self.source, key).row
+        except InputError:
+            return None
+
+    def row(self, index: int) -> Tensor:
+        """Return the similarities [V] of a class to all."""
+        if not self.sparse:
+            return self.similarities[index]
+        return self.similarities.index_select(0, torch.tensor([index])).to_dense()[0]
 
     def removed(self, index: int) -> "KeptRelation":
         """Return the relation without the class at an index."""
@@ -307,7 +347,7 @@ def _row_by_class(similarities: Mapping[str, float], names: Sequence[str], label
 
 
 def _way_out(names: Sequence[str]) -> str:
-    return f"give similarities by class, such as {{'{names[0]}': 0.8}}"
+    return f"give similarities by class, such as {{'{names[0] if names else 'sparrow'}': 0.8}}"
 
 
 def _nan_where_absent(answer: Tensor) -> Tensor:

@@ -48,8 +48,8 @@ def parse_hints(relations: Any, kept: Mapping[str, KeptRelation]) -> dict[str, C
 
     Args:
         relations: None; similarities by class, {a: s}; a name or text by which the source knows the class; its attributes [A];
-            or a dict of these by label. Without labels, attributes are for the relations that take them, if any, and all else
-            is for every relation.
+            or a dict of these by label. Without labels, attributes are for the relations that take them, if any, names for
+            those with a source, if any, and similarities for every relation.
         kept: The relations of the classifier.
 
     """
@@ -59,6 +59,8 @@ def parse_hints(relations: Any, kept: Mapping[str, KeptRelation]) -> dict[str, C
         return {str(label): _parse_hint(hint, str(label)) for label, hint in relations.items()}
     hint = _parse_hint(relations, next(iter(kept), ""))
     takers = list(kept)
+    if hint.alias is not None:
+        takers = [label for label, relation in kept.items() if relation.source is not None] or takers
     if hint.attributes is not None:
         takers = [label for label, relation in kept.items() if relation.source and relation.source.takes_attributes] or takers
     return dict.fromkeys(takers, hint)
@@ -113,7 +115,7 @@ def _parse_pairs(pairs: Mapping[Any, Any], names: Sequence[str], label: str) -> 
         forward[indices[str(pair[0])], indices[str(pair[1])]] = _parse_similarity(value, pair, label)
     entries |= {(column, row): value for (row, column), value in forward.items()}
     entries |= forward
-    index = torch.tensor(list(entries)).T
+    index = torch.tensor(list(entries), dtype=torch.long).reshape(-1, 2).T
     values = torch.tensor(list(entries.values()))
     return torch.sparse_coo_tensor(index, values, (len(names), len(names)), check_invariants=False).coalesce()
 

@@ -1,6 +1,7 @@
 """Readers of the files of relations: rows of text, and arrays with names."""
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,28 +12,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protograph._internal.errors import InputError
+from protograph._internal.files import check_plain_file, read_text_file
 from protograph._internal.npz import read_npz
 
 MAX_TABLE_BYTES = 16_000_000_000  # of a file; the largest word vectors have a third
 
 
 def require_file(path: Path, formats: str) -> None:
-    """Raise an `InputError` that names the formats of files if there is no file at the path, or if it is too large."""
-    if not path.is_file():
-        raise InputError(f"no relation file at {path}: give {formats}")
-    if (size := path.stat().st_size) > MAX_TABLE_BYTES:
-        raise InputError(f"the relation file {path} has {size:,} bytes, more than {MAX_TABLE_BYTES:,}: give a smaller one")
+    """Raise an `InputError` that names the formats of files if there is no plain file at the path, or if it is too large."""
+    check_plain_file(path, "relation file", MAX_TABLE_BYTES, f"give {formats}")
 
 
 def read_rows(path: Path) -> list[list[str]]:
     """Return the rows of a `.csv` or `.tsv` file, without spaces around the cells and without empty rows."""
+    text = read_text_file(path, "relation file", MAX_TABLE_BYTES)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if path.suffix == ".tsv" else ",", skipinitialspace=True)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark in front
-            lines = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",", skipinitialspace=True)
-            rows = [[cell.strip() for cell in line] for line in lines]
-            return [row for row in rows if any(row)]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is not a readable {path.suffix} file ({error}): save it as UTF-8") from error
+        rows = [[cell.strip() for cell in line] for line in lines]
+    except csv.Error as error:
+        raise InputError(f"{path} is not a readable {path.suffix} file (line {lines.line_num}: {error}): repair it") from error
+    return [row for row in rows if any(row)]
 
 
 def read_numbers(cells: Sequence[str], path: Path, row: str) -> list[float]:

@@ -243,6 +243,15 @@ def find_wordnet(path: Path | None = None) -> Path:
     )
 
 
+def has_wordnet() -> bool:
+    """Return whether WordNet is installed."""
+    try:
+        find_wordnet()
+    except InputError:
+        return False
+    return True
+
+
 def _is_wordnet(folder: Path) -> bool:
     return all((folder / name).is_file() for name in ("data.noun", "index.noun"))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from protograph._internal.errors import InputError, unknown_name
+from protograph._internal.files import read_text_file
 from protograph._internal.old_names import RECIPE_SETTINGS, renamed
 from protograph.data import Dataset
 from protograph.device import PRECISIONS
@@ -16,6 +17,7 @@ from protograph.training.recipes import Recipe, default_backbone, default_recipe
 from protograph.variants import find_variant
 
 FORMAT = 3  # of a stored configuration; format 2 has paths of plugins, one without a number also old names of settings
+MAX_TOML_BYTES = 1_000_000  # of a user's configuration file
 PLUGIN_DIGEST = " sha256:"  # between the name and the digest of a plugin
 
 
@@ -79,10 +81,8 @@ class RunConfig:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return what a user's configuration file says: options of `train` at the top, changes to the recipe under [recipe]."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise InputError(f"no configuration file at {path}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(read_text_file(path, "configuration file", MAX_TOML_BYTES))
+    except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 

@@ -225,7 +225,7 @@ def test_a_file_that_is_no_safetensors_is_named(tmp_path: Path) -> None:
 
 
 def test_other_files_and_none_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no file of features at .*: give a \.npz"):
+    with pytest.raises(InputError, match=r"not a file of features: give a \.npz"):
         open_dataset("features", tmp_path)
     (tmp_path / "own.csv").write_text("")
     with pytest.raises(InputError, match=r"cannot read features from .*own\.csv: give a \.npz"):

@@ -200,3 +200,31 @@ def test_leaving_out_too_many_classes_is_refused(root: Path) -> None:
             path.write_bytes(b"nothing")
     with pytest.raises(InputError, match="7 classes are too few to hold some out"):
         open_dataset("folder", root, skip_bad=True)
+
+
+def test_images_for_test_are_those_that_seen_classes_are_tested_on(tmp_path: Path) -> None:
+    for part, count in (("train", 6), ("test", 2)):
+        write_folder(tmp_path / part, dict.fromkeys(CLASSES, count))
+    parts = used(open_dataset("folder", tmp_path))
+    for name in parts["train"]:
+        assert parts["seen_test"][name] == [f"test/{name}/000.png", f"test/{name}/001.png"]
+        assert len(parts["train"][name]) == 5
+        assert {file[:6] for file in parts["train"][name] + parts["seen_validation"][name]} == {"train/"}
+    assert all(len(files) == 8 for part in DATASET_PARTS[3:] for files in parts[part].values())
+
+
+def test_a_table_is_the_same_dataset_as_the_folders_it_names(root: Path, tmp_path: Path) -> None:
+    rows = [(f"root/{path.relative_to(root)}", path.parent.name) for path in sorted(root.rglob("*.png"), reverse=True)]
+    table = write_rows(tmp_path / "own.csv", ("path", "label"), *rows)
+    assert len(open_dataset("folder", table).classes) == len(CLASSES)
+    kinds = ["novel-test"] * 2 + ["novel-validation"] * 2 + ["seen"] * 5
+    write_rows(tmp_path / "split.csv", ("split", "class"), *zip(kinds, CLASSES, strict=True))
+    dataset = open_dataset("folder", table)
+    assert dataset.classes[-2:] == ("kind 0", "kind 1"), "split.csv stands beside the table"
+    write_rows(tmp_path / "own.csv", ("path", "label"), *rows, ("root/gone.png", "kind 8"))
+    with pytest.raises(InputError, match=r"line \d+ of .*own\.csv: there is no image root/gone\.png"):
+        open_dataset("folder", table)
+    told = Told()
+    again = open_dataset("folder", table, told, skip_bad=True)
+    assert told.lines[0].startswith(f"left out 1 of {len(rows) + 1} images that cannot be read, such as root/gone.png")
+    assert again.fingerprint == dataset.fingerprint

@@ -19,12 +19,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from protograph._internal.errors import InputError, unknown_name
+from protograph._internal.files import check_plain_file
 from protograph._internal.npz import read_npz
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, features_fingerprint, pools
 from protograph.data.splits import DATASET_PARTS, Split, check_sizes, split_freely
 from protograph.data.store import FeatureStore
+
+MAX_FEATURE_BYTES = 64_000_000_000  # of a file; more would not fit into memory
 
 
 def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
@@ -86,8 +89,9 @@ def read_vectors(path: Path, skip_bad: bool, progress: Progress) -> tuple[list[i
 
 
 def _read(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
-    if not path.is_file():
-        raise InputError(f"no file of features at {path}: give a .npz, .safetensors or .parquet with vectors and labels")
+    check_plain_file(
+        path, "file of features", MAX_FEATURE_BYTES, "give a .npz, .safetensors or .parquet with vectors and labels"
+    )
     if path.suffix not in READERS:
         raise InputError(f"cannot read features from {path}: give a .npz, .safetensors or .parquet file")
     try:

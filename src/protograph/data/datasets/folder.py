@@ -1,7 +1,8 @@
-"""Your images in a folder of class folders: root/class/*.jpg.
+"""Your images: a folder of class folders, or one of the other forms of `labelled_images`.
 
-An optional root/split.csv with the columns `class` and `split` assigns each class to seen, novel-validation or novel-test.
-Without it, classes are split as `splits.split_freely` states.
+An optional split.csv, in that folder or beside the table, with the columns `class` and `split` assigns each class to seen,
+novel-validation or novel-test. Without it, classes are split as `splits.split_freely` states. Images that come in parts for
+training and test are divided as `splits.split_by_parts` states.
 """
 
 from itertools import islice
@@ -13,8 +14,9 @@ from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, assemble, report_bad
 from protograph.data.images import IMAGE_NORMALISATION, IMAGE_SIZE
-from protograph.data.reading import find_folders, find_names, read_columns, read_images
-from protograph.data.splits import FEWEST_IMAGES, check_roles, split_freely
+from protograph.data.labelled_images import find_labelled_images
+from protograph.data.reading import read_columns, read_images
+from protograph.data.splits import FEWEST_IMAGES, check_roles, split_by_parts, split_freely
 
 _T = TypeVar("_T")
 
@@ -22,12 +24,13 @@ NAMED = 12  # novel classes named when a folder is opened
 
 
 def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
-    """Return the images of a folder of class folders, resized to 84 x 84."""
-    files = list_images(root)
-    assigned = _assigned(root / "split.csv", files)
-    listed = _large_enough(files, root, skip_bad, progress)
-    names = [f"{name}/{file}" for name, class_files in listed.items() for file in class_files]
-    images = read_images(root, names, IMAGE_SIZE, IMAGE_NORMALISATION, progress)
+    """Return the images of a folder of class folders, or of a table of images, resized to 84 x 84."""
+    found = find_labelled_images(root, skip_bad, progress)
+    table = found.root / "split.csv"
+    assigned = _assigned(table, found.files)
+    listed = _large_enough(found.files, root, skip_bad, progress)
+    names = [name for class_files in listed.values() for name in class_files]
+    images = read_images(found.root, names, IMAGE_SIZE, IMAGE_NORMALISATION, progress)
     rows = iter(range(len(names)))
     members = {
         name: [row for row in islice(rows, len(class_files)) if row not in images.errors]
@@ -36,39 +39,17 @@ def open_folder(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     report_bad(images, skip_bad, progress)
     left = _large_enough(members, root, skip_bad, progress)
     if assigned:
-        source = f"{root / 'split.csv'}, of the classes with enough images,"
-        check_roles({name: assigned[name] for name in left}, left, source)
-    split = split_freely(left, assigned, names=images.names)
+        check_roles({name: assigned[name] for name in left}, left, f"{table}, of the classes with enough images,")
+    if found.parts:
+        split = split_by_parts(left, [found.parts[name] for name in names], names, assigned, str(root))
+    else:
+        split = split_freely(left, assigned, names=images.names)
     rule = "as split.csv says" if assigned else "drawn by rule; to choose, write a split.csv with the columns class and split"
     novel = [*split.novel_validation, *split.novel_test]
     shown = ", ".join(novel[:NAMED]) + (", ..." if len(novel) > NAMED else "")
     progress.say(f"{root}: {split.counts()} ({shown}); {rule}")
     titles = {name: name.replace("_", " ") for name in split.classes}
     return assemble("folder", split, images, Augmentation(pad=8, flip=True), {}, titles, drawn_split=True)
-
-
-def list_images(root: Path) -> dict[str, list[str]]:
-    """Return the names of the images in each class folder, by class."""
-    if not root.is_dir():
-        raise InputError(f"no folder at {root}: give one with a folder of images for each class")
-    classes = find_folders(root)
-    for name in classes:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"the name of a class folder of {root} is not UTF-8 ({name!a}): rename it") from None
-    if not classes:
-        raise InputError(f"{root} has no class folders: put the images of each class into a folder of its own there")
-    lowered: dict[str, str] = {}
-    for name in classes:
-        if (earlier := lowered.setdefault(name.lower(), name)) != name:
-            raise InputError(f"class folders '{earlier}' and '{name}' in {root} differ only in case: rename or merge them")
-    listed = {name: find_names(root / name) for name in classes}
-    if not any(listed.values()):
-        nested = next((path for name in classes for path in (root / name).iterdir() if path.is_dir()), None)
-        hint = f": give {nested.parent} instead" if nested else ": put the images of each class into its folder"
-        raise InputError(f"the class folders of {root} hold no images{hint}")
-    return listed
 
 
 def _large_enough(listed: dict[str, list[_T]], root: Path, skip_bad: bool, progress: Progress) -> dict[str, list[_T]]:
