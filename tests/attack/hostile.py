@@ -96,7 +96,7 @@ class Attack:
             else:
                 return True, watch
         assert "\n" not in refusal, f"an error of several lines: {refusal}"
-        assert len(refusal) < 5000, f"an endless error: {refusal[:100]}"
+        assert len(refusal) < 7000, f"an endless error: {refusal[:100]}"
         return False, watch
 
     def _clear(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-LONGEST_MESSAGE = 3000  # characters; what a file holds may be far longer
+LONGEST_MESSAGE = 6000  # characters: enough for the longest path; what a file holds may be far longer
 
 
 class InputError(ValueError):
