@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick test test-gpu lint types docs pictures bench clean
+.PHONY: demo quick test test-gpu lint types docs pictures bench attack kills lock rebuild clean
 
 demo: .venv/ready
 	$(BIN)/protograph demo
@@ -43,6 +43,22 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/classifier.py
 	$(BIN)/python benchmarks/encoding.py
 	$(BIN)/python benchmarks/speed.py $(if $(shell command -v nvidia-smi),,--quick)
+
+# Hostile inputs: N of them, with those of earlier runs. The report is benchmarks/ATTACK.md.
+attack: .venv/ready
+	$(BIN)/python benchmarks/hostile_inputs.py $(or $(N),100000)
+
+# Commands that are killed, or run out of disk, at N moments.
+kills: .venv/ready
+	$(BIN)/python benchmarks/kills.py $(or $(N),100)
+
+# constraints.lock: the versions of constraints.txt with the digests of their files.
+lock: .venv/ready
+	$(BIN)/python scripts/lock.py
+
+# The wheel and the source distribution, built twice and compared byte by byte.
+rebuild: .venv/ready
+	$(BIN)/python scripts/rebuild.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

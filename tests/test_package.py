@@ -90,3 +90,12 @@ def test_the_readme_names_commands_that_exist() -> None:
     assert targets
     for target in (first or second for first, second in targets):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.slow
+def test_wheel_and_source_distribution_can_be_rebuilt_bit_for_bit(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "scripts" / "rebuild.py"
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    built = subprocess.run([sys.executable, script, tmp_path], env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".gz", ".whl"]

@@ -108,3 +108,38 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
     fail(EACCES)
     with pytest.raises(PermissionError), hold_lock(tmp_path / ".lock", "the file", "wait"):
         pass
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "dangling link", "pipe"])
+def test_what_is_no_lock_file_is_refused(tmp_path: Path, kind: str) -> None:
+    lock, other = tmp_path / ".lock", tmp_path / "other"
+    other.write_text("mine")
+    make = {"folder": lock.mkdir, "pipe": lambda: os.mkfifo(lock)}
+    make.get(kind, lambda: lock.symlink_to(other if kind == "link" else tmp_path / "nowhere"))()
+    with (
+        pytest.raises(InputError, match=r"\.lock should be a lock file, and is a folder, a link or a pipe: remove it"),
+        hold_lock(lock, "the file", "wait"),
+    ):
+        pass
+    assert other.read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_of_the_users_that_is_also_called_the_lock_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    os.link(tmp_path / "mine", tmp_path / ".lock")
+    with hold_lock(tmp_path / ".lock", "the file", "wait"):
+        assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [b"\xff\xfe a\nb", b"x" * 10_000_000])
+def test_the_name_of_a_holder_is_one_short_line(tmp_path: Path, content: bytes) -> None:
+    process = start_holder(tmp_path / ".lock")
+    (tmp_path / ".lock").write_bytes(content)
+    with pytest.raises(InputError) as refused, hold_lock(tmp_path / ".lock", "the file", "wait"):
+        pass
+    process.communicate("")
+    assert len(str(refused.value)) < 300
+    assert "\n" not in str(refused.value)

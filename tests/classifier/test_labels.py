@@ -32,3 +32,8 @@ def test_whole_numbers_may_be_larger_than_before_but_not_than_any():
     assert as_labels([1, 2, 200], small.dtype.str).dtype == np.uint8
     with pytest.raises(InputError, match="too large a number"):
         as_labels([1, 2, 10**30], small.dtype.str)
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_it_is_kept():
+    with pytest.raises(InputError, match=r"the name of class 'a\\udcff' is not UTF-8: choose another"):
+        as_label("a\udcff", np.array(["b"]))

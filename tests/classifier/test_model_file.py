@@ -349,10 +349,11 @@ def test_a_relation_without_a_source_and_one_whose_file_is_gone(tmp_path: Path) 
     table.write_text("".join(f"{name},{place}.5,1\n" for place, name in enumerate("abcdefg")))
     known = Classifier(variant="gcgpn-aux", steps=2).fit(features, labels, f"embeddings:{table}")
     known.save(tmp_path / "kept.pg")
-    loaded = Classifier.load(tmp_path / "kept.pg").add_class("g", features[:1])
+    named = [f"embeddings:{table}"]
+    loaded = Classifier.load(tmp_path / "kept.pg", relations=named).add_class("g", features[:1])
     assert loaded.space_.relations["embeddings_words"].known[-1] == "g"
     table.unlink()
-    gone = Classifier.load(tmp_path / "kept.pg")
+    gone = Classifier.load(tmp_path / "kept.pg", relations=named)
     with pytest.warns(UserWarning, match="class 'g' is taken as unrelated: there is no relation file at"):
         gone.add_class("g", features[:1])
     gone.add_class("h", features[:1], {"a": 0.5})

@@ -1,12 +1,20 @@
 """What all commands have in common."""
 
+import errno
 import io
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
 
+import numpy as np
 import pytest
 import typer
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from protograph.cli import display
 from protograph.cli.display import ProgressLines, ShownProgress, measures_table, reported
@@ -122,3 +130,62 @@ def test_control_characters_are_shown_and_not_sent(capsys: pytest.CaptureFixture
     assert display.escape("[red]\x07") == "\\[red]\\x07"
     ShownProgress().say("left out \x1b]0;title\x07")
     assert capsys.readouterr().err == "left out \\x1b]0;title\\x07\n"
+
+
+def run(command: Callable[..., None], *arguments: str) -> Result:
+    app = typer.Typer(add_completion=False)
+    app.command()(reported(command))
+    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}).invoke(app, [*arguments])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENAMETOOLONG, "File name too long", "n" * 5000), "cannot read or save: File name too long (nnn"),
+        (OSError(errno.ELOOP, "Too many links", "a"), "cannot read or save: Too many links (a)"),
+        (MemoryError("Unable to allocate 4 PiB"), "not enough memory (Unable to allocate 4 PiB)"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(error: Exception, said: str) -> None:
+    def command() -> None:
+        """Do it."""
+        raise error
+
+    answer = run(command)
+    assert (answer.exit_code, answer.stderr.count("\n")) == (2, 1)
+    assert said in answer.stderr
+    assert len(answer.stderr) < 800
+
+
+def test_a_file_that_cannot_be_read_is_left_to_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode, **more: False)
+    given: list[Path] = []
+
+    def command(file: Annotated[Path, typer.Argument()], files: Annotated[list[Path] | None, typer.Option()] = None) -> None:
+        """Do it."""
+        given.extend([file, *(files or ())])
+
+    assert run(command, str(tmp_path), f"--files={tmp_path}").exit_code == 0
+    assert given == [tmp_path] * 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_json_is_json_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
+    monkeypatch.setattr(sys, "stdout", screen)
+    value = {"class": "é😀", "file": "\udcff.png"}
+    display.show(value, None, True)
+    assert json.loads(screen.buffer.getvalue().decode(encoding)) == value  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_terminal_of_another_encoding_shows_numbers_for_letters_that_it_lacks(tmp_path: Path) -> None:
+    vectors = np.eye(8, dtype=np.float32)
+    np.savez(tmp_path / "own.npz", vectors=vectors, labels=np.array(["é", "漢"] * 4))
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(display.__file__).parents[2])}
+    for words in (["fit", "own.npz", "--out", "own.pg"], ["classes", "own.pg"], ["predict", "own.pg", "own.npz", "--json"]):
+        command = [sys.executable, "-m", "protograph", *words]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert words[0] == "fit" or "\\xe9" in ended.stdout or "\\u00e9" in ended.stdout
+    assert {answer["class"] for answer in json.loads(ended.stdout)} == {"é", "漢"}

@@ -11,9 +11,12 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from data.layouts import blocks
+from protograph import Classifier
 from protograph._internal.errors import InputError
+from protograph.cli import app
 from protograph.encoders import open_encoder
 from protograph.encoders.base import ImageEncoder
 
@@ -252,7 +255,7 @@ def test_a_pooler_without_weights_is_passed_over_for_the_first_token(transformer
     }
     encoder = open_encoder(f"transformers:{folder}")
     check_features(encoder)
-    open_encoder(encoder.description())  # what is random is no part of what it remembers of the weights
+    open_encoder(encoder.description(), weights=folder)  # what is random is no part of what it remembers of the weights
 
 
 def test_places_are_averaged_where_nothing_is_pooled(transformers: FakeTransformers, folder: Path) -> None:
@@ -326,11 +329,73 @@ def test_it_is_opened_again_with_the_weights_it_had(
     described = json.loads(json.dumps(encoder.description()))
     assert described["name"] == str(folder)
     transformers.processor.resample = 0  # what was fitted counts, not what a later version of the library says
-    again = open_encoder(described)
+    again = open_encoder(described, weights=folder)
     assert torch.equal(again.encode([IMAGE]), encoder.encode([IMAGE]))
     (folder / "seed").write_text("7")
     with pytest.raises(InputError, match="are not those the classifier was fitted with"):
+        open_encoder(described, weights=folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["{folder}", "models/net", "../net", "./net", "~/net", "C:\\net", "a/b/c", "net\0", "", "-net", "ne t", "nét"]
+)
+def test_a_folder_that_only_a_description_names_is_not_opened(
+    name: str, transformers: FakeTransformers, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers.image_features = True
+    described = open_encoder(f"transformers:{folder}").description() | {"name": name.format(folder=folder)}
+    (folder / "models" / "net").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    opened: list[str] = []
+    monkeypatch.setattr(transformers, "load_processor", lambda name, **settings: opened.append(name))
+    with pytest.raises(InputError, match=r"a path that is opened only if you name it: add --backbone-weights PATH"):
         open_encoder(described)
+    assert not opened
+
+
+def test_a_name_in_the_cache_needs_no_path(timm: FakeTimm, tmp_path: Path) -> None:
+    timm.hub.write_text("3")
+    encoder = open_encoder("timm:net")
+    same = open_encoder(encoder.description())
+    assert torch.equal(same.encode([IMAGE]), encoder.encode([IMAGE]))
+    (tmp_path / "other.pth").write_text("3")
+    open_encoder(encoder.description(), weights=tmp_path / "other.pth")
+
+
+def test_a_file_that_only_a_description_names_is_not_opened(timm: FakeTimm, tmp_path: Path) -> None:
+    own, moved = tmp_path / "own.pth", tmp_path / "moved.pth"
+    own.write_text("5")
+    encoder = open_encoder(f"timm:net@{own}")
+    with pytest.raises(InputError, match=rf"made with timm:net@{own}, a path .* add --backbone-weights PATH"):
+        open_encoder(encoder.description())
+    for name in ("local-dir:/etc", "hf-hub:org/net", "net@", "../net", "net/../net"):
+        with pytest.raises(InputError, match="add --backbone-weights PATH"):
+            open_encoder(encoder.description() | {"name": name})
+    own.rename(moved)
+    again = open_encoder(encoder.description(), weights=moved)
+    assert torch.equal(again.encode([IMAGE]), encoder.encode([IMAGE]))
+    moved.write_text("6")
+    with pytest.raises(InputError, match="are not those the classifier was fitted with"):
+        open_encoder(encoder.description(), weights=moved)
+
+
+def test_a_model_file_opens_the_weights_that_the_user_names(timm: FakeTimm, tmp_path: Path) -> None:
+    (tmp_path / "own.pth").write_text("5")
+    images = [Image.fromarray(blocks(30, 30, seed)) for seed in range(8)]
+    known = Classifier(f"timm:net@{tmp_path / 'own.pth'}").fit(images, list("aaaabbbb"))
+    known.save(tmp_path / "own.pg")
+    unnamed = Classifier.load(tmp_path / "own.pg")
+    with pytest.raises(InputError, match="add --backbone-weights PATH"):
+        unnamed.predict(images)
+    loaded = Classifier.load(tmp_path / "own.pg", backbone_weights=tmp_path / "own.pth")
+    assert loaded.predict(images).tolist() == known.predict(images).tolist()
+    with Classifier.edit(tmp_path / "own.pg", backbone_weights=tmp_path / "own.pth") as edited:
+        edited.add_class("c", images[:2])
+    with pytest.raises(InputError, match="add --backbone-weights PATH"):
+        Classifier.load(tmp_path / "own.pg").predict(images)
+    Classifier("conv4").fit(images, list("aaaabbbb")).save(tmp_path / "kept.pg")
+    with pytest.raises(InputError, match=r"own\.pth would be ignored, since the model has the encoder 'conv4-64-128' with"):
+        Classifier.load(tmp_path / "kept.pg", backbone_weights=tmp_path / "own.pth")
 
 
 @pytest.mark.parametrize(
@@ -340,3 +405,25 @@ def test_it_is_opened_again_with_the_weights_it_had(
 def test_what_describes_no_encoder_is_refused(description: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         open_encoder(description)
+
+
+def test_verbs_ask_for_weights_that_only_the_file_names(timm: FakeTimm, tmp_path: Path) -> None:
+    weights, model, image = tmp_path / "own.pth", tmp_path / "own.pg", tmp_path / "image.png"
+    weights.write_text("5")
+    images = [Image.fromarray(blocks(30, 30, seed)) for seed in range(8)]
+    images[0].save(image)
+    Classifier(f"timm:net@{weights}").fit(images, list("aaaabbbb")).save(model)
+    for folder in ("labelled/a", "new/d"):
+        (tmp_path / folder).mkdir(parents=True)
+        images[0].save(tmp_path / folder / "image.png")
+    verbs = {
+        "predict": [model, image], "explain": [model, image], "evaluate": [model, tmp_path / "labelled"],
+        "add-class": [model, "c", image], "add-examples": [model, "c", image], "add-classes": [model, tmp_path / "new"],
+    }  # fmt: skip
+    for verb, arguments in verbs.items():
+        words = [verb, *map(str, arguments)]
+        refused = CliRunner().invoke(app, words)
+        assert (refused.exit_code, refused.stdout, refused.stderr.count("add --backbone-weights PATH")) == (2, "", 1), verb
+        answered = CliRunner().invoke(app, [*words, "--backbone-weights", str(weights)])
+        assert answered.exit_code == 0, (verb, answered.output)
+    assert Classifier.load(model).classes_.tolist() == list("abcd")

@@ -168,3 +168,9 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
         assert result.exit_code == 2
         assert said in result.stderr
     assert not (tmp_path / "trials.txt").exists()
+
+
+def test_a_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "trials.csv").write_bytes(b"dataset,\xff\xfe\n")
+    with pytest.raises(InputError, match=r"trials.csv is not UTF-8 .*: save it as UTF-8"):
+        read_trials(tmp_path / "trials.csv")

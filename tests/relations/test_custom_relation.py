@@ -84,7 +84,11 @@ def test_a_model_file_asks_the_example_about_new_classes(sizes, vectors, tmp_pat
     assert "thrush" not in pg.Classifier.load(model).classes_
     assert protograph("add-class", model, "thrush", tmp_path / "new.npz", "--like=finch=0.8")["notes"] == []
     protograph("remove-class", model, "thrush")
-    assert protograph("add-class", model, "robin", tmp_path / "new.npz", "--plugin", EXAMPLE)["notes"] == []
+    robin = ["add-class", str(model), "robin", str(tmp_path / "new.npz"), "--plugin", str(EXAMPLE)]
+    refused = CliRunner().invoke(app, robin)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert f"add --relations sizes:{sizes}" in refused.stderr
+    assert protograph(*robin, "--relations", f"sizes:{sizes}")["notes"] == []
     (relation,) = pg.Classifier.load(model).space_.relations.values()
     expected = torch.tensor(naive([*names, "robin"]))
     torch.testing.assert_close(relation.similarities, expected)

@@ -231,3 +231,13 @@ def test_missing_and_unknown_files_are_errors_that_name_them(tmp_path):
     (tmp_path / "a.dot").touch()
     with pytest.raises(InputError, match=r"cannot read edges from .*a\.dot"):
         EdgeRelation.read(tmp_path / "a.dot")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['<?xml version="1.0" encoding="nosuch"?><graphml/>', '<?xml version="1.0" encoding="utf-16"?><graphml/>', "", "<graphml>"],
+)
+def test_a_damaged_graph_is_named(tmp_path, text):
+    (tmp_path / "own.graphml").write_text(text)
+    with pytest.raises(InputError, match=r"own.graphml is not a .graphml graph"):
+        EdgeRelation.read(tmp_path / "own.graphml")

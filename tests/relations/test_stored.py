@@ -4,14 +4,16 @@ import pytest
 import torch
 from wordnet_files import write_wordnet
 
+from kept import blobs
+from protograph import Classifier
 from protograph._internal.errors import InputError
 from protograph.relations import ClassHint, EmbeddingRelation, KeptRelation, RelationSpec, WordNetRelation, keep_relations
 from protograph.relations.stored import StoredRelation, name_relation
 
 
-def through_json(relation):
+def through_json(relation, named=None):
     values, tensors = relation.describe()
-    return KeptRelation.restore(json.loads(json.dumps(values)), tensors)
+    return KeptRelation.restore(json.loads(json.dumps(values)), tensors, named and RelationSpec.parse(named))
 
 
 def test_wordnet_is_asked_again_where_it_is(tmp_path, monkeypatch):
@@ -19,8 +21,8 @@ def test_wordnet_is_asked_again_where_it_is(tmp_path, monkeypatch):
     names = ("crane", "finch", "machine")
     (given,) = keep_relations(f"wordnet:{tmp_path}", names).values()
     (made,) = keep_relations(WordNetRelation(tmp_path), names).values()
-    for relation in (given, made, through_json(given)):
-        again = through_json(relation)
+    for relation in (given, made, through_json(given, f"wordnet:{tmp_path}")):
+        again = through_json(relation, f"wordnet:{tmp_path}")
         assert isinstance(again.source, StoredRelation)
         grown, known = again.added("house finch", names)
         assert known
@@ -70,6 +72,30 @@ def test_titles_of_a_relation_that_was_opened_by_name_go_along(tmp_path):
     path.write_text("finch,1,0\ncrane,1,1\ngoose,0,1\nhen,2,1\n")
     source = RelationSpec.parse(f"embeddings:{path}").open(titles)
     relation = KeptRelation.of("words", source.similarities(list(titles)), list(titles), source, f"embeddings:{path}")
-    grown, known = through_json(relation).added("hen", list(titles))
+    with pytest.raises(InputError, match=rf"relation embeddings:{path}, a path that is opened only if you name it: add --rel"):
+        through_json(relation).added("hen", list(titles))
+    path.rename(tmp_path / "moved.csv")
+    grown, known = through_json(relation, f"embeddings:{tmp_path / 'moved.csv'}").added("hen", list(titles))
     assert known
     torch.testing.assert_close(grown.similarities, source.similarities([*titles, "hen"]))
+
+
+def test_a_model_file_asks_the_relations_that_the_user_names(tmp_path):
+    path, names = tmp_path / "words.csv", list("abcdef")
+    path.write_text("".join(f"{name},{row},{row % 3},1\n" for row, name in enumerate([*names, "g"])))
+    features, labels = blobs()
+    Classifier().fit(features, labels, {"told": f"embeddings:{path}"}).save(tmp_path / "own.pg")
+    loaded = Classifier.load(tmp_path / "own.pg")
+    with pytest.raises(InputError, match="add --relations embeddings:"):
+        loaded.add_class("g", features[:2])
+    loaded.add_class("h", features[:2], {"a": 0.5})
+    with Classifier.edit(tmp_path / "own.pg", relations=[f"embeddings:{path}"]) as edited:
+        edited.add_class("g", features[:2])
+    assert Classifier.load(tmp_path / "own.pg").space_.relations["told"].known[-1] == "g"
+    for relations, reason in (
+        (["wordnet:elsewhere"], "relation wordnet:.*elsewhere would be ignored, since the model names no such file"),
+        ([f"embeddings:{tmp_path / 'others.csv'}"], "would be ignored"),
+        ("wordnet", "relations must be a list"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            Classifier.load(tmp_path / "own.pg", relations=relations)

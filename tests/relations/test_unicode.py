@@ -77,4 +77,5 @@ def test_trait_without_a_weight_does_not_count():
 def test_what_is_not_a_letter_is_an_error_that_names_it(name):
     with pytest.raises(InputError, match="not a single letter") as error:
         UnicodeRelation(WEIGHTS).similarities(["a", name])
-    assert f"'{name}'" in str(error.value)
+    shown = name.replace("\n", "\\n")
+    assert f"'{shown}'" in str(error.value)

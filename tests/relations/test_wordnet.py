@@ -241,3 +241,21 @@ def test_similarity_and_names_are_those_of_nltk(tmp_path, monkeypatch):
         answer = relation.similarities([f"n{first:08d}", f"n{second:08d}"])
         assert answer[0, 1].item() == pytest.approx(one.path_similarity(two), abs=1e-7)
         assert relation.senses([f"n{first:08d}"])[0].sense == one.name()
+
+
+@pytest.mark.parametrize("line", ["a", "a n 1 x", "a n x 1 0 1 0 5", "a n 1 0 1 0 five", "crane n 1 0 1 0 " + "9" * 5000])
+def test_a_damaged_index_is_named(tmp_path, line):
+    write_wordnet(tmp_path)
+    with (tmp_path / "index.noun").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(InputError, match=r"the WordNet in .* is damaged: .*; install it again"):
+        WordNetRelation(tmp_path).similarities(["crane", "finch"])
+
+
+@pytest.mark.parametrize("offset", ["99999999", "9" * 30, "-5"])
+def test_a_position_that_no_file_has_is_named(tmp_path, offset):
+    write_wordnet(tmp_path)
+    text = (tmp_path / "data.noun").read_text(encoding="latin-1")
+    (tmp_path / "data.noun").write_text(re.sub(r"@ \d{8}", f"@ {offset}", text), encoding="latin-1")
+    with pytest.raises(InputError, match=r"the WordNet in .* is damaged: it has no noun|lacks class"):
+        WordNetRelation(tmp_path).similarities(["crane", "finch"])

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from importlib.resources import files
 
 import pytest
+from markdown_it import MarkdownIt
 
 from protograph.report.document import (
     Block,
@@ -30,6 +31,11 @@ NASTY = [
     "a\nb",
     "\"quoted\" 'too'",
     "*",
+    "[text](javascript:alert(1))",
+    "![image](https://nowhere)",
+    "[text][1]",
+    "&lt;",
+    "https://nowhere and www.nowhere.org",
 ]
 
 
@@ -152,3 +158,11 @@ def test_markdown_reads_as_it_is_written() -> None:
         Figure(b"", "png", "h"),
     ]
     assert as_markdown(blocks) == "# A\n\nb\n\n- c\n- d\n\n| e | f |\n|---|---:|\n| g | 1 |\n"
+
+
+def test_readers_of_markdown_make_no_link_of_what_comes_from_elsewhere() -> None:
+    reader = MarkdownIt("commonmark")
+    for text in NASTY:
+        assert "<a " not in reader.render(plain(text)), text
+        assert "<img" not in reader.render(plain(text)), text
+        assert not re.search(r"(?<!\\)(://|@)|www\.", plain(text)), "others make links of these by themselves"

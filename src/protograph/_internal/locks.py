@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -12,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from protograph._internal.errors import InputError
 
+LONGEST_NAME = 200  # bytes of a holder's name
 UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
@@ -31,9 +33,12 @@ def hold_lock(path: Path, subject: object, remedy: str, wait: float = 0.0) -> It
         wait: Seconds to wait for another process.
 
     Raises:
-        InputError: Another process still holds the lock, or the file system has no locks.
+        InputError: Another process still holds the lock, something else than a file is in its place, or the file system has no
+            locks.
 
     """
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):  # a link would lead elsewhere, a pipe never end
+        raise InputError(f"{path} should be a lock file, and is a folder, a link or a pipe: remove it")
     lock = FileLock(path, timeout=wait, on_acquired=_sign)
     try:
         lock.acquire()
@@ -52,7 +57,13 @@ def hold_lock(path: Path, subject: object, remedy: str, wait: float = 0.0) -> It
 
 
 def _sign(descriptor: int) -> None:
-    """Write the holder's name into the lock file, over an older one, so that a reader never sees an empty file in between."""
+    """Write the holder's name into the lock file, over an older one, so that a reader never sees an empty file in between.
+
+    A file with another name is not written to: somebody may have given a file of the user's the name of the lock, too.
+    """
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        return
     now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     name = f"process {os.getpid()} on {socket.gethostname()} since {now}".encode()
     os.write(descriptor, name)
@@ -62,6 +73,8 @@ def _sign(descriptor: int) -> None:
 def _holder(path: Path) -> str:
     """Return the name of a lock's holder, if it can be read."""
     try:
-        return path.read_text(encoding="utf-8") or "another process"
+        with path.open("rb") as file:
+            text = file.read(LONGEST_NAME).decode(errors="replace")
+        return " ".join(text.split()) or "another process"
     except OSError:  # just released, or Windows, where nobody else reads a locked file
         return "another process"

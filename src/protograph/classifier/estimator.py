@@ -30,7 +30,7 @@ from protograph.classifier.history import Change, history, redo, undo, write_cha
 from protograph.classifier.inputs import as_array, as_images, encode_files, readable_images
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array, check_labels
-from protograph.classifier.model_file import Contents, locked, read_model, variant_from, write_model
+from protograph.classifier.model_file import Contents, NamedPaths, locked, read_model, variant_from, write_model
 from protograph.classifier.state import State
 from protograph.classifier.teaching import Teaching
 from protograph.classifier.thumbnails import Examples, Thumbnails
@@ -324,14 +324,21 @@ class Classifier(Teaching):
         return Contents(state.space, self.encoder_, values, state.kept, state.thumbnails)
 
     @classmethod
-    def load(cls, path: Path | str) -> Self:
+    def load(cls, path: Path | str, backbone_weights: Path | str | None = None, relations: Sequence[str] = ()) -> Self:
         """Return the classifier of a file that `save` wrote, with this version or an older one.
 
+        Anyone may have written the file, so no path that it names is opened unless you name it, too.
+
+        Args:
+            path: The file.
+            backbone_weights: The weights of its encoder, if that is "timm:NAME@FILE" or "transformers:FOLDER".
+            relations: Its relations that are asked about new classes and read a file, such as "embeddings:FILE".
+
         Raises:
-            InputError: The file is missing, damaged, or of a newer version.
+            InputError: The file is missing, damaged, or of a newer version, or has no use for a path.
 
         """
-        return cls._restored(read_model(Path(path)))
+        return cls._restored(read_model(Path(path), _named_paths(backbone_weights, relations)))
 
     @classmethod
     def _restored(cls, contents: Contents) -> Self:
@@ -352,7 +359,13 @@ class Classifier(Teaching):
 
     @classmethod
     @contextmanager
-    def edit(cls, path: Path | str, change: str | None = None) -> Iterator[Self]:
+    def edit(
+        cls,
+        path: Path | str,
+        change: str | None = None,
+        backbone_weights: Path | str | None = None,
+        relations: Sequence[str] = (),
+    ) -> Iterator[Self]:
         """Change a file: `with Classifier.edit("birds.pg") as birds: birds.add_class(...)`.
 
         Other processes that change the file wait. Processes that read it see the old or the new version. After an error the
@@ -361,10 +374,12 @@ class Classifier(Teaching):
         Args:
             path: The file.
             change: What is changed, for the history; by default what the methods that are called do.
+            backbone_weights: As for `load`.
+            relations: As for `load`.
 
         """
         with locked(Path(path)):
-            classifier = cls.load(path)
+            classifier = cls.load(path, backbone_weights, relations)
             yield classifier
             what = change or "; ".join(classifier._done) or "changed the settings"
             write_change(Path(path), classifier._contents(), what, cls._restored)
@@ -420,3 +435,9 @@ class Classifier(Teaching):
     def _threshold(self, space: JointSpace, held_out: Tensor) -> float | None:
         """Return the threshold by features [n, D] of held-out images of seen classes."""
         return None if self.unknown is None else false_alarm_threshold(space.likeness(held_out), self.unknown)
+
+
+def _named_paths(backbone_weights: Path | str | None, relations: Sequence[str]) -> NamedPaths:
+    if isinstance(relations, str):
+        raise InputError(f"relations must be a list, such as ['{relations}'], not one text")
+    return NamedPaths(None if backbone_weights is None else Path(backbone_weights), relations)

@@ -53,6 +53,17 @@ def check_labels(labels: Any) -> None:
             raise InputError(f"label {row} is missing ({label}): leave its example out")
         if isinstance(label, str) and "\0" in label:
             raise InputError(f"class {str(label)!r} has the character NUL in its name: leave it out")
+        if isinstance(label, str) and not is_utf8(label):
+            raise InputError(f"the name of class {str(label)!r} is not UTF-8: choose another")
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written as UTF-8; bytes of a file name or an argument that are none stay surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parse_label(text: str, labels: Array) -> Any:

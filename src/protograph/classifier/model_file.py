@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,11 @@ from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettin
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.model_schema import check_contents, check_size, parse_values
 from protograph.classifier.thumbnails import Thumbnails, check_thumbnail
-from protograph.encoders import Encoder, KeptEncoder, open_encoder
+from protograph.encoders import Encoder, KeptEncoder, check_weights_used, open_encoder
 from protograph.nn.backbones import Centred
 from protograph.nn.whitening import Whitening, WithinSpread
-from protograph.relations import KeptRelation
+from protograph.relations import KeptRelation, RelationSpec, relation_label
+from protograph.relations.stored import described_path
 from protograph.variants import OPERATORS, Op, Variant, build
 
 FILE_FORMAT = "protograph-classifier"
@@ -67,6 +69,38 @@ class Contents:
     values: dict[str, Any]
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     thumbnails: Mapping[str, Thumbnails] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NamedPaths:
+    """The paths that a user names beside a model file. What only the file names is not opened.
+
+    Attributes:
+        backbone_weights: The weights of an encoder of timm or transformers.
+        relations: Relations with their files, KIND:PATH or the PATH of a similarity matrix.
+
+    """
+
+    backbone_weights: Path | None = None
+    relations: Sequence[str] = ()
+
+    def relation_specs(self, described: Sequence[Mapping[str, Any]]) -> dict[str, RelationSpec]:
+        """Return the named relations by the label of the described relation that each is.
+
+        Raises:
+            InputError: The file names no such relation.
+
+        """
+        named = {spec.label: spec for spec in map(RelationSpec.parse, self.relations)}
+        specs = {}
+        for relation in described:
+            path = described_path(relation["source"])
+            if path is not None and (spec := named.pop(relation_label(path), None)):
+                specs[relation["label"]] = spec
+        if named:
+            first = next(iter(named.values()))
+            raise InputError(f"relation {first} would be ignored, since the model names no such file: leave it out")
+        return specs
 
 
 def write_model(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> None:
@@ -128,14 +162,18 @@ def _model_tensors(space: JointSpace | GaussianSpace) -> dict[str, Tensor]:
     }
 
 
-def read_model(path: Path) -> Contents:
+def read_model(path: Path, named: NamedPaths | None = None) -> Contents:
     """Return the contents of a model file.
 
+    Args:
+        path: The file.
+        named: The paths that the user names beside it.
+
     Raises:
-        InputError: There is no model file, or it is damaged, or of a newer version.
+        InputError: There is no model file, or it is damaged, or of a newer version, or has no use for a named path.
 
     """
-    return unpack(read_plain_file(path, "model file", MAX_MODEL_BYTES), path)
+    return unpack(read_plain_file(path, "model file", MAX_MODEL_BYTES), path, named)
 
 
 def read_header(path: Path) -> dict[str, str]:
@@ -208,8 +246,9 @@ def pack(contents: Contents) -> bytes:
     )
 
 
-def unpack(content: bytes, path: Path) -> Contents:
+def unpack(content: bytes, path: Path, named: NamedPaths | None = None) -> Contents:
     """Return the contents that `pack` packed, also in an earlier version."""
+    named = named or NamedPaths()
     try:
         header = metadata(content)
     except ValueError as error:
@@ -221,30 +260,36 @@ def unpack(content: bytes, path: Path) -> Contents:
         text, tensors = unseal(content, "classifier")
         values = upgraded(parse_values(text), version)
         check_contents(values, tensors)
+        tensors = {name: value.float() if _is_single(name) else value for name, value in tensors.items()}
         operators = values["variant"]["operators"] if values["model"] == "variant" else []
         unknown = sorted({op["kind"] for op in operators} - OPERATORS.keys())
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path, error) from error
     if unknown:
         raise InputError(
             f"{path} was made with the operator '{unknown[0]}', which is not registered: name the file that registers it "
             "(--plugin FILE), or import it"
         )
+    check_weights_used(values["encoder"], named.backbone_weights)
+    specs = named.relation_specs(values["relations"])
     try:
-        space = _variant_space(values, tensors) if values["model"] == "variant" else _gaussian_space(values, tensors)
+        make_space = _variant_space if values["model"] == "variant" else _gaussian_space
+        space = make_space(values, tensors, _kept_relations(values, tensors, specs))
         counts = dict(values["kept"])
         features = torch.split(tensors["kept"], list(counts.values())) if counts else ()
         images = dict(zip(counts, features, strict=True))
         thumbnails = dict(_thumbnails(values.get("thumbnails", []), tensors))
-        encoder = values["encoder"]
-        kept = (
-            None
-            if encoder is None
-            else KeptEncoder(encoder, with_prefix(tensors, "encoder."), values["features"], open_encoder)
-        )
-    except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError) as error:
+        encoder, weights = values["encoder"], named.backbone_weights
+        opener = open_encoder if weights is None else partial(open_encoder, weights=weights)
+        kept = None if encoder is None else KeptEncoder(encoder, with_prefix(tensors, "encoder."), values["features"], opener)
+    except (ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, ArithmeticError) as error:
         raise _damaged(path, error) from error
     return Contents(space, kept, values, images, thumbnails)
+
+
+def _is_single(name: str) -> bool:
+    """Return whether a tensor is computed with in float32, whatever the file has."""
+    return name in ("prototypes", "support", "kept") or name.startswith("further.")
 
 
 def upgraded(values: dict[str, Any], version: int) -> dict[str, Any]:
@@ -281,9 +326,11 @@ def _damaged(path: Path, error: Exception) -> InputError:
     return InputError(f"{path} is damaged ({reason}): restore a copy, or fit again")
 
 
-def _kept_relations(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, KeptRelation]:
+def _kept_relations(
+    values: Mapping[str, Any], tensors: Mapping[str, Tensor], specs: Mapping[str, RelationSpec]
+) -> dict[str, KeptRelation]:
     relations = [
-        KeptRelation.restore(relation, with_prefix(tensors, f"relation.{index}."))
+        KeptRelation.restore(relation, with_prefix(tensors, f"relation.{index}."), specs.get(relation["label"]))
         for index, relation in enumerate(values["relations"])
     ]
     return {relation.label: relation for relation in relations}
@@ -307,7 +354,9 @@ def _thumbnails(sizes: Sequence[tuple[str, Sequence[int]]], tensors: Mapping[str
         yield name, tuple(parts)
 
 
-def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GaussianSpace:
+def _gaussian_space(
+    values: Mapping[str, Any], tensors: Mapping[str, Tensor], relations: Mapping[str, KeptRelation]
+) -> GaussianSpace:
     chosen = dict(values["settings"])
     use = dict(chosen.pop("relations"))
     use["labels"] = tuple(use["labels"])
@@ -334,7 +383,7 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
         settings,
         fitted,
         values["names"],
-        _kept_relations(values, tensors),
+        relations,
         torch.split(tensors["support"], values["examples"]),
         further,
         values["related"],
@@ -342,19 +391,21 @@ def _gaussian_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
     )
 
 
-def _variant_space(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointSpace:
+def _variant_space(
+    values: Mapping[str, Any], tensors: Mapping[str, Tensor], relations: Mapping[str, KeptRelation]
+) -> JointSpace:
     names, counts, features = values["names"], values["examples"], values["features"]
-    variant, kept = variant_from(values["variant"]), _kept_relations(values, tensors)
-    similarities = {label: relation.similarities for label, relation in kept.items()}
+    variant = variant_from(values["variant"])
+    similarities = {label: relation.similarities for label, relation in relations.items()}
     seen = len(names) - len(counts)
     with suppress(NotImplementedError, RuntimeError), torch.device("meta"):  # a custom operator may need real numbers
-        shapes = {label: torch.empty(len(names), len(names)) for label in kept}
+        shapes = {label: torch.empty(len(names), len(names)) for label in relations}
         sketch = build(variant, Centred(torch.zeros(features)), (features,), seen, shapes)
         check_size(sketch, with_prefix(tensors, "model."))
     model = build(variant, Centred(torch.zeros(features)), (features,), seen, similarities)
     centred = {f"backbone.{name}": value for name, value in model.backbone.state_dict().items()}  # the first files had none
     model.load_state_dict(centred | with_prefix(tensors, "model."))
-    return JointSpace(model, variant, names, kept, torch.split(tensors["support"], counts), tensors["prototypes"])
+    return JointSpace(model, variant, names, relations, torch.split(tensors["support"], counts), tensors["prototypes"])
 
 
 def variant_from(values: Mapping[str, Any]) -> Variant:

@@ -33,6 +33,8 @@ AtLeastOne = Annotated[int, Meta(ge=1, le=2**53)]
 Layers = Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
 Edge = Annotated[int, Meta(ge=1, le=LARGEST_EDGE)]
 InputEdge = Annotated[int, Meta(ge=1, le=LARGEST_INPUT)]
+Sharpness = Annotated[float, Meta(ge=1e-3, le=1e3)]  # those that `fit` chooses lie between 1/4 and 4
+Growth = Annotated[float, Meta(ge=-10, le=10)]  # an exponent
 ThumbnailBytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]
 Label = str | bool | int | float
 Block = Literal["ss", "sn", "ns", "nn"]
@@ -109,8 +111,8 @@ class SettingsValues(Struct):
     dimensions: NotNegative
     widening: NotNegative
     relations: RelationUseValues
-    sharpness: list[tuple[Count, Positive]]
-    growth: Finite
+    sharpness: list[tuple[Count, Sharpness]]
+    growth: Growth
     limits: list[tuple[Count, Finite]]
     accuracy: Share | None
     offsets: list[tuple[Count, Finite]] = []

@@ -13,6 +13,7 @@ classifier was fitted with update="novel"; then export both again.
 A .npz file beside it holds these inputs and the class names. Only this file changes when a class is added.
 """
 
+import copy
 import io
 import json
 import logging
@@ -32,7 +33,7 @@ from protograph._internal.files import write_atomically
 from protograph._version import __version__
 from protograph.classifier.gaussian_space import GaussianSettings, GaussianSpace
 from protograph.classifier.joint_space import JointSpace
-from protograph.encoders import ImageEncoder, open_encoder
+from protograph.encoders import Encoder, ImageEncoder, KeptEncoder, open_encoder
 from protograph.nn.backbones import Centred
 from protograph.nn.classify import normalise
 from protograph.nn.whitening import Whitening
@@ -116,6 +117,13 @@ def _pixel_scale(encoder: ImageEncoder) -> tuple[Tensor, Tensor]:
     return 1 / (255 * std), -mean / std
 
 
+def _copy_on_cpu(encoder: Encoder) -> ImageEncoder:
+    opened, cpu = encoder.opened() if isinstance(encoder, KeptEncoder) else encoder, torch.device("cpu")
+    if isinstance(opened, ImageEncoder):
+        return copy.deepcopy(opened).to(cpu)
+    return open_encoder(opened.description(), opened.tensors(), cpu)
+
+
 def export_onnx(classifier: "Classifier", path: Path) -> Path:
     """Write a classifier's network as ONNX and its classes beside it; return the path of the classes.
 
@@ -130,7 +138,7 @@ def export_onnx(classifier: "Classifier", path: Path) -> Path:
         raise InputError(f'export needs onnx and onnxscript ({error}): pip install "protograph[onnx]"') from error
     encoder = None
     if classifier.encoder_ is not None:
-        encoder = open_encoder(classifier.encoder_.description(), classifier.encoder_.tensors(), torch.device("cpu"))
+        encoder = _copy_on_cpu(classifier.encoder_)
     space = classifier.space_
     if isinstance(space, GaussianSpace):
         network: nn.Module = GaussianNetwork(encoder, space.whitening, space.settings).eval()

@@ -32,6 +32,7 @@ PANELS = {  # the verbs by panel of the overview: where each is, and the first l
             "classifier:classes_command",
             "List the classes of a model file, with its backbone, variant and relations.",
         ),
+        "inspect": ("inspection:inspect_command", "Show what a model file says of itself, without loading it."),
         "rename-class": ("classifier:rename_class_command", "Rename a class, in place."),
         "add-classes": ("growing:add_classes_command", "Add a class from each folder of images, with one update for all."),
         "check": (
@@ -88,6 +89,13 @@ VERBS = {name: verb for verbs in PANELS.values() for name, verb in verbs.items()
 
 class Verbs(TyperGroup):
     """The verbs, known by their summaries until one is named."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command. Characters that the encoding of the output lacks are shown by their numbers."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **kwargs)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the verb that is named, with all its options."""

@@ -18,7 +18,7 @@ from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.labels import parse_label
 from protograph.classifier.onnx import export_onnx, write_classes
 from protograph.cli.display import ShownProgress, escape, reported, show, visible
-from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
+from protograph.cli.options import AsJson, BackboneWeights, Plugins, RelationFiles, SkipBad, load_plugins
 from protograph.encoders import backbone_title
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def add_class_command(
         str | None,
         typer.Option(help="all: update every prototype; novel: leave all others as they are. (default: as fitted)"),
     ] = None,
+    backbone_weights: BackboneWeights = None,
+    relations: RelationFiles = None,
     plugin: Plugins = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
@@ -74,14 +76,14 @@ def add_class_command(
     """
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
-    relations = parse_like(like)
-    with pg.Classifier.edit(model) as classifier:
+    hints = parse_like(like)
+    with pg.Classifier.edit(model, backbone_weights=backbone_weights, relations=relations or ()) as classifier:
         examples = classifier.read_examples(files, skip_bad, progress)[1] if files else ()
         usual = classifier.update
         classifier.set_params(update=update or usual)
         label = parse_label(name, classifier.classes_)
         with warnings_as(notes := []):
-            classifier.add_class(label, examples, relations)
+            classifier.add_class(label, examples, hints)
         classifier.set_params(update=usual)
     notes += [*taken_for(classifier), *refit_notes(classifier, model)]
     for note in notes:
@@ -179,6 +181,7 @@ def explain_command(
             show_default=False,
         ),
     ] = None,
+    backbone_weights: BackboneWeights = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -191,7 +194,7 @@ def explain_command(
     check_heatmap(heatmap, against)
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
-    classifier = pg.Classifier.load(model)
+    classifier = pg.Classifier.load(model, backbone_weights)
     _, features = classifier.encode_files([image], progress=progress)
     nearest = classifier.explain(features, top)
     result = [
@@ -249,6 +252,7 @@ def export_command(
             show_default=False,
         ),
     ],
+    backbone_weights: BackboneWeights = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -265,7 +269,7 @@ def export_command(
         raise InputError(f"cannot write {out}: give a name that ends in .onnx, or in .npz for the classes alone")
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
-    classifier = pg.Classifier.load(model)
+    classifier = pg.Classifier.load(model, backbone_weights)
     if out.suffix == ".npz":
         written = [write_classes(classifier, out)]
     else:

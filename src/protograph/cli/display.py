@@ -20,14 +20,15 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from protograph._internal.errors import InputError
+from protograph._internal.errors import InputError, shorten_middle
 from protograph._internal.progress import Advance
 from protograph.evaluation.metrics import measure_titles
 
+LONGEST_PATH = 200  # characters, of a path in an error of the system
 # A full disk, or a path where the user cannot write
 UNSAVED = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
-    errno.ENAMETOOLONG, errno.ELOOP,
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO, errno.EIO, errno.ETXTBSY, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
 
 DIRECTION_MARKS = {chr(code) for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
@@ -60,7 +61,8 @@ def errors() -> Console:
 def reported(command: Callable[P, R]) -> Callable[P, R]:
     """Let a command report errors of the user in one line.
 
-    A mistake, a full disk or a path without permission ends the command with exit code 2, Ctrl-C with 130. The help is the
+    A mistake, a full disk or a path without permission ends the command with exit code 2, Ctrl-C with 130. Typer does not look
+    whether files can be read: its answer would be a box, and would leave no chance to --skip-bad. The help is the
     docstring with one line for each paragraph, since Typer would keep the line breaks of the source. Only the examples, which
     come last, keep a line each.
     """
@@ -74,17 +76,23 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         except OSError as error:
             if error.errno not in UNSAVED:
                 raise
-            path = f" ({error.filename})" if error.filename else ""
+            path = f" ({shorten_middle(str(error.filename), LONGEST_PATH)})" if error.filename else ""
             errors().print(
                 f"[bold red]error:[/] cannot read or save: {escape(str(error.strerror))}{escape(path)}; "
                 "no file was left incomplete. Free space, check permissions, or choose another folder (--out; for a grid "
                 "--runs, --results; for the cache PROTOGRAPH_CACHE), then run the same command again to continue"
             )
+        except MemoryError as error:
+            errors().print(f"[bold red]error:[/] not enough memory ({escape(str(error))}): give smaller files, or fewer")
         except KeyboardInterrupt:
             errors().print("interrupted: run the same command again to continue from the last checkpoint")
             raise typer.Exit(130) from None
         raise typer.Exit(2)
 
+    for annotation in command.__annotations__.values():
+        for part in getattr(annotation, "__metadata__", ()):
+            if hasattr(part, "readable"):
+                part.readable = False
     text, heading, examples = inspect.cleandoc(command.__doc__ or "").partition("Examples:\n")
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
     wrapped.__doc__ = "\n\n".join([*paragraphs, heading + dedent(examples)] if heading else paragraphs)
@@ -217,8 +225,8 @@ def show(result: Any, table: Table | None, as_json: bool) -> None:
     if as_json or table is None:
         text = json.dumps(result, indent=2, ensure_ascii=False)
         try:
-            text.encode(sys.stdout.encoding)
-        except UnicodeEncodeError:  # the escapes of JSON, not those of the stream
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:  # another encoding, or a file name that is not UTF-8
             text = json.dumps(result, indent=2)
         print(text)
     else:

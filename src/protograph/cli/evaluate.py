@@ -15,7 +15,16 @@ from protograph.classifier.file_measures import measure_files
 from protograph.classifier.inputs import read_test_files
 from protograph.classifier.measures import AnswerMeasures
 from protograph.cli.display import ShownProgress, escape, measures_table, reported, show
-from protograph.cli.options import AsJson, Device, Plugins, Root, find_device, find_precision, load_plugins
+from protograph.cli.options import (
+    AsJson,
+    BackboneWeights,
+    Device,
+    Plugins,
+    Root,
+    find_device,
+    find_precision,
+    load_plugins,
+)
 from protograph.data import Dataset, open_dataset
 from protograph.data.kept_split import with_kept_split
 from protograph.device import PRECISIONS
@@ -55,6 +64,7 @@ def evaluate_command(
         bool,
         typer.Option("--balance", help="Also measure with a bias on novel classes that is chosen on the validation classes."),
     ] = False,
+    backbone_weights: BackboneWeights = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,8 +82,10 @@ def evaluate_command(
     """
     if folder is not None:
         load_plugins(plugin)
-        evaluate_model(run, folder, as_json)
+        evaluate_model(run, folder, backbone_weights, as_json)
         return
+    if backbone_weights is not None:
+        raise InputError(f"--backbone-weights {backbone_weights} would be ignored for a run: leave it out")
     if run.is_file():
         raise InputError(f"{run} is a model file: give a folder of images to measure it on")
     for kind, value, known in (("split", split, ("test", "validation")), ("epoch", epoch, ("best", "last"))):
@@ -114,10 +126,10 @@ def evaluate_command(
         print(f"AUROC of known against unknown images: {separation}")
 
 
-def evaluate_model(model: Path, folder: Path, as_json: bool) -> None:
+def evaluate_model(model: Path, folder: Path, backbone_weights: Path | None, as_json: bool) -> None:
     """Measure a model file on a folder of images, a table of images or a file of features."""
     progress = ShownProgress(quiet=as_json)
-    classifier = Classifier.load(model)
+    classifier = Classifier.load(model, backbone_weights)
     files = read_test_files(folder, False, progress)
     if files.features != (classifier.encoder_ is None):
         raise InputError(f"{model} was fitted on {'images' if files.features else 'features'}: give some of these")

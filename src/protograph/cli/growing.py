@@ -12,7 +12,7 @@ from protograph.classifier.inputs import list_labelled_images, readable_rows
 from protograph.classifier.labels import parse_label
 from protograph.cli.classifier import Model, Name, refit_notes, summary_line, taken_for, tell, warnings_as
 from protograph.cli.display import ShownProgress, reported
-from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
+from protograph.cli.options import AsJson, BackboneWeights, Plugins, RelationFiles, SkipBad, load_plugins
 
 
 @reported
@@ -22,6 +22,7 @@ def add_examples_command(
     files: Annotated[
         list[Path], typer.Argument(metavar="IMAGES", help="Images of it, or folders of them.", show_default=False)
     ],
+    backbone_weights: BackboneWeights = None,
     plugin: Plugins = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
@@ -35,7 +36,7 @@ def add_examples_command(
     """
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
-    with pg.Classifier.edit(model) as classifier:
+    with pg.Classifier.edit(model, backbone_weights=backbone_weights) as classifier:
         label = parse_label(name, classifier.classes_)
         classifier.space_.index(str(label))
         examples = classifier.read_examples(files, skip_bad, progress)[1]
@@ -55,6 +56,8 @@ def add_classes_command(
         Path,
         typer.Argument(metavar="FOLDER", help="A folder with a folder of images for each new class.", show_default=False),
     ],
+    backbone_weights: BackboneWeights = None,
+    relations: RelationFiles = None,
     plugin: Plugins = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
@@ -68,7 +71,7 @@ def add_classes_command(
     """
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
-    with pg.Classifier.edit(model) as classifier:
+    with pg.Classifier.edit(model, backbone_weights=backbone_weights, relations=relations or ()) as classifier:
         if classifier.encoder_ is None:
             raise InputError(f"{model} was fitted on features: add its classes one by one, with add-class")
         files, names = list_labelled_images(folder, progress)

@@ -40,6 +40,24 @@ Plugins = Annotated[
         show_default=False,
     ),
 ]
+BackboneWeights = Annotated[
+    Path | None,
+    typer.Option(
+        help="The weights of the model's backbone, where it was fitted with timm:NAME@FILE or transformers:FOLDER: a path that "
+        "only the model file names is not opened.",
+        metavar="PATH",
+        show_default=False,
+    ),
+]
+RelationFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--relations",
+        help="A relation of the model's that reads a file, as it was fitted with, such as embeddings:FILE, to ask it about new "
+        "classes; repeatable. A path that only the model file names is not opened.",
+        show_default=False,
+    ),
+]
 
 
 def find_device(name: str) -> torch.device:

@@ -13,7 +13,7 @@ from protograph.classifier.answer_file import Answer
 from protograph.classifier.bulk import BulkResult, answers_of, predict_files
 from protograph.cli.classifier import Model, tell
 from protograph.cli.display import ShownProgress, escape, reported, show
-from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
+from protograph.cli.options import AsJson, BackboneWeights, Plugins, SkipBad, load_plugins
 
 CLASSES_NAMED = 8  # in the line about a table
 
@@ -48,6 +48,7 @@ def predict_command(
             show_default=False,
         ),
     ] = None,
+    backbone_weights: BackboneWeights = None,
     plugin: Plugins = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
@@ -63,7 +64,7 @@ def predict_command(
     """
     progress = ShownProgress(quiet=as_json)
     plugins = load_plugins(plugin)
-    classifier = pg.Classifier.load(model)
+    classifier = pg.Classifier.load(model, backbone_weights)
     if out is not None or sort_into is not None:
         done = predict_files(classifier, model, files, out, sort_into, top, skip_bad, progress, plugins)
         tell(bulk_summary(done, sort_into), bulk_line(done, sort_into), as_json)

@@ -28,7 +28,7 @@ from protograph.cli.classifier import (
     warnings_as,
 )
 from protograph.cli.display import ShownProgress, escape, reported, show, visible
-from protograph.cli.options import AsJson, Plugins, SkipBad, load_plugins
+from protograph.cli.options import AsJson, BackboneWeights, Plugins, RelationFiles, SkipBad, load_plugins
 
 if TYPE_CHECKING:
     from protograph.classifier.estimator import Classifier
@@ -82,6 +82,8 @@ def correct_command(
         typer.Argument(metavar="IMAGES", help="Images that were answered wrongly, or folders of them.", show_default=False),
     ],
     name: Annotated[str, typer.Argument(metavar="CLASS", help="Their right class, new or old.", show_default=False)],
+    backbone_weights: BackboneWeights = None,
+    relations: RelationFiles = None,
     plugin: Plugins = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
@@ -97,9 +99,10 @@ def correct_command(
     """
     progress = ShownProgress(quiet=as_json)
     load_plugins(plugin)
-    images, examples = pg.Classifier.load(model).read_examples(files, skip_bad, progress)
+    images, examples = pg.Classifier.load(model, backbone_weights).read_examples(files, skip_bad, progress)
     notes: list[str] = []
-    with pg.Classifier.edit(model, change=f"corrected {counted(len(images), 'image')} to '{name}'") as classifier:
+    change = f"corrected {counted(len(images), 'image')} to '{name}'"
+    with pg.Classifier.edit(model, change, backbone_weights, relations or ()) as classifier:
         label = parse_label(name, classifier.classes_)
         before, known = answers(classifier, examples.features), [str(other) for other in classifier.classes_]
         new = str(label) not in known
@@ -157,6 +160,7 @@ def relate_command(
             show_default=False,
         ),
     ] = None,
+    relations: RelationFiles = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -175,7 +179,7 @@ def relate_command(
     if told is None:
         show_suggestions(pg.Classifier.load(model), model, name, as_json)
         return
-    with pg.Classifier.edit(model) as classifier, warnings_as(notes := []):
+    with pg.Classifier.edit(model, relations=relations or ()) as classifier, warnings_as(notes := []):
         label = parse_label(name, classifier.classes_)
         classifier.relate(label, told)
     notes += taken_for(classifier, row=classifier.space_.index(str(label)))

@@ -1,6 +1,7 @@
 """Reading of image files into an ImageStore: they are decoded once, by all cores, kept in the cache and mapped from there."""
 
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -11,12 +12,12 @@ import sys
 import tarfile
 import threading
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ SUFFIXES = decode.HEIC_OR_AVIF | {
 PIXELS_VERSION = 2  # raised whenever the same file gives other pixels
 CHUNK = 128  # files in a worker's job
 LARGEST_RATIO = 100  # of the bytes that an archive unpacks to and its size; images hardly shrink, text to a tenth
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # all others come from names in an archive
 MAX_TABLE_BYTES = 1_000_000_000  # of a table of images; one with a million lines has a tenth
 ALWAYS_ALLOWED = 100_000_000  # bytes that any archive may unpack to
 
@@ -84,7 +86,7 @@ def read_image_arrays(
         for portion in portions:
             if pixels is None:
                 shape = (len(names), 3, *portion.shape[1:3])
-                pixels = np.lib.format.open_memmap(folder / "pixels.npy", "w+", np.uint8, shape)
+                pixels = _new_pixels(folder / "pixels.npy", shape)
             pixels[row : row + len(portion)] = portion.transpose(0, 3, 1, 2)
             digests += [hashlib.sha256(np.ascontiguousarray(image).data).hexdigest() for image in portion]
             row += len(portion)
@@ -213,9 +215,9 @@ def _unpack(archive: Path, folder: Path) -> None:
     except tarfile.FilterError as error:
         name = error.tarinfo.name
         raise InputError(f"{archive} has a member '{name}' that is a link or outside its folder: do not use it") from error
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk, not the archive
+    except Exception as error:  # a damaged archive can raise anything
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            raise
         reason = " ".join(str(error).split())
         raise InputError(f"{archive} cannot be unpacked ({reason}): fetch it again") from error
 
@@ -242,11 +244,23 @@ def _stamp(file: str) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
+def _new_pixels(path: Path, shape: tuple[int, ...]) -> "np.memmap[Any, np.dtype[np.uint8]]":
+    """Return new pixels that are kept in a file.
+
+    All of the file's space is taken at once: a write into memory ends the process where the disk is full.
+    """
+    pixels = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return pixels
+
+
 def _decode(files: Sequence[str], size: int, folder: Path, progress: Progress) -> None:
     """Decode files into `folder`, by one worker process per core."""
     target = folder / "pixels.npy"
     shape = (len(files), 3, size, size)
-    np.lib.format.open_memmap(target, "w+", np.uint8, shape).flush()
+    _new_pixels(target, shape).flush()
     starts = range(0, len(files), CHUNK)
     digests = [""] * len(files)
     sizes, grey, errors = np.zeros((len(files), 2), np.int32), np.zeros(len(files), bool), {}

@@ -142,7 +142,12 @@ class KeptEncoder:
         return self._tensors
 
     def opened(self) -> Encoder:
-        """Return the encoder itself."""
+        """Return the encoder, opened at the first call.
+
+        Raises:
+            InputError: Its library or its weights are missing, or the user has not named the path that the file names.
+
+        """
         self._encoder = self._encoder or self._opener(self._description, self._tensors)
         return self._encoder
 

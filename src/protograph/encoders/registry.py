@@ -1,6 +1,8 @@
 """Encoders by name: the one name space of `--backbone`, and the encoders that a model file describes."""
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ LIBRARIES: dict[str, Callable[[str, torch.device | None], ImageEncoder]] = {
     "timm": open_timm,
     "transformers": open_transformers,
 }
+TIMM_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)  # MODEL.TAG, no path, and no other place to look
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)  # ORGANISATION/MODEL, no path
 SHIPPED_NAME = "conv4"
 COPIES = 4  # of each image to train on, for the small networks of this package
 STRONG_NAME = "efficientnet-lite0"
@@ -83,8 +87,11 @@ def open_encoder(
     tensors: Mapping[str, Tensor] | None = None,
     device: torch.device | None = None,
     size: int | None = None,
+    weights: Path | None = None,
 ) -> ImageEncoder:
     """Return an encoder by its name, or as its `description` and `tensors` say.
+
+    A description comes from a file that anyone may have written, so a path that it names is not opened.
 
     Args:
         source: A name, such as "efficientnet-lite0", or the description of an encoder.
@@ -92,9 +99,11 @@ def open_encoder(
         device: The device it runs on; by default the GPU if there is one.
         size: The edge, in pixels, to which images are resized; by default that of the network's training. Only
             EfficientNet-Lite takes other sizes. A description has a size already.
+        weights: The file or folder of weights that the user names for a description of a model of timm or transformers.
 
     Raises:
-        InputError: The name or the description is unknown, the weights do not belong to it, or it takes no other size.
+        InputError: The name or the description is unknown, the weights do not belong to it, it takes no other size, or it names
+            a path and the user none.
 
     """
     if isinstance(source, str):
@@ -105,18 +114,44 @@ def open_encoder(
         augmentation = Augmentation(**source["augmentation"])
         if kind == "backbone":
             return build_encoder(source, preparation, augmentation, tensors or {}, device)
-        weights = source["weights"]
+        digest = source["weights"]
     except (KeyError, TypeError) as error:
         raise InputError(f"this does not describe an encoder ({error!r})") from error
     if kind not in (EFFICIENTNET_LITE, *LIBRARIES):
         raise unknown_name("kind of encoder", kind, ("backbone", EFFICIENTNET_LITE, *LIBRARIES))
-    encoder = _open_named(kind, name, None, device)
-    if encoder.origin["weights"] != weights:
+    encoder = _open_named(kind, _with_weights(kind, name, weights), None, device)
+    if encoder.origin["weights"] != digest:
         raise InputError(
             f"the weights of {kind} model '{name}' are not those the classifier was fitted with: restore them, or fit again"
         )
     encoder.preparation, encoder.augmentation = preparation, augmentation
     return encoder
+
+
+def check_weights_used(description: Mapping[str, Any] | None, weights: Path | None) -> None:
+    """Raise an `InputError` if a user names weights for an encoder that takes none."""
+    if weights is not None and (description is None or description.get("kind") not in LIBRARIES):
+        encoder = "no encoder" if description is None else f"the encoder '{description.get('name')}' with its own weights"
+        raise InputError(f"the weights {weights} would be ignored, since the model has {encoder}: leave them out")
+
+
+def names_path(kind: str, name: str) -> bool:
+    """Return whether a described model names a file or a folder, and not a model in the user's cache."""
+    if kind == "timm":
+        return TIMM_NAME.fullmatch(name) is None
+    return kind == "transformers" and (HUB_NAME.fullmatch(name) is None or Path(name).exists())
+
+
+def _with_weights(kind: str, name: str, weights: Path | None) -> str:
+    """Return the name of a described model with the weights that the user names, where it needs them."""
+    if weights is not None and kind in LIBRARIES:
+        return f"{name.partition('@')[0]}@{weights}" if kind == "timm" else str(weights)
+    if names_path(kind, name):
+        raise InputError(
+            f"the model was made with {kind}:{name}, a path that is opened only if you name it: add --backbone-weights PATH "
+            "(in Python, Classifier.load(..., backbone_weights=PATH))"
+        )
+    return name
 
 
 def _open_named(kind: str, name: str, size: int | None, device: torch.device | None) -> ImageEncoder:

@@ -154,6 +154,7 @@ def read_entry(results: Path, path: Path) -> Entry:
     try:
         cell = Cell(content["dataset"], content["shots"], content["variant"], tuple(content.get("relations", ())))
         task = Task(cell, content["recipe"], content["seed"])
+        place = entry_path(results, task)
         measures, last = _measures(content["measures"]), content.get("last_epoch", content)
         last_measures = _measures(last["measures"])
         config = RunConfig.from_dict(content["configuration"])
@@ -161,8 +162,8 @@ def read_entry(results: Path, path: Path) -> Entry:
         versions = f"protograph {environment['protograph']}, torch {environment['torch']}, {environment['gpu'] or 'CPU'}"
     except _DAMAGE as error:
         raise _damaged(path, error) from error
-    if entry_path(results, task) != path:
-        raise InputError(f"{path} holds the numbers of {task}: move it back to {entry_path(results, task)}, or remove it")
+    if place != path:
+        raise InputError(f"{path} holds the numbers of {task}: move it back to {place}, or remove it")
     learned = content.get("learned", {})
     return Entry(task, measures, content["epoch"], last_measures, last["epoch"], config, versions, learned)
 

@@ -255,7 +255,7 @@ def _dataset_lines(ledger: Mapping[Task, Entry]) -> list[Block]:
         entries = [entry for task, entry in ledger.items() if task.cell.dataset == dataset]
         contents = sorted({entry.config.fingerprint for entry in entries})
         versions = sorted({entry.versions for entry in entries})
-        text = f"{dataset}: {_backbones(entries)}; fingerprint {', '.join(contents)}; {'; '.join(versions)}."
+        text = f"{dataset}: {_backbones(entries)}; fingerprint {', '.join(contents)}; {plain('; '.join(versions))}."
         if changed := sorted({recipe_changes(entry.config) for entry in entries} - {""}):
             text += f" **Some runs changed their recipe: {plain('; '.join(changed))}.**"
         if len(contents) > 1:

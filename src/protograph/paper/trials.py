@@ -63,6 +63,10 @@ def trial_of(run: Run) -> tuple[Trial, Measures]:
     config, history = run.config, run.history
     if not history:
         raise InputError(f"{run.folder} has no finished epoch yet: let it train, or leave it out")
+    try:
+        epoch, measures = history[-1]["epoch"], {name: Measure(**history[-1]["validation"][name]) for name in PAPER_MEASURES}
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{run.folder / 'epochs.jsonl'} is damaged ({error!r}): train again into another folder") from error
     data = config.fingerprint if config.dataset in USER_DATASETS else ""
     digests = [("start", config.start), ("data", data), *(("relation", digest) for digest in config.relation_digests)]
     contents = [f"{name}={digest[:8]}" for name, digest in digests if digest]
@@ -74,9 +78,9 @@ def trial_of(run: Run) -> tuple[Trial, Measures]:
         " and ".join(map(relation_label, config.relations)),
         ", ".join(filter(None, (recipe_changes(config), *contents))),
         config.seed,
-        history[-1]["epoch"],
+        epoch,
     )
-    return trial, {name: Measure(**history[-1]["validation"][name]) for name in PAPER_MEASURES}
+    return trial, measures
 
 
 def recipe_changes(config: RunConfig) -> str:
@@ -102,7 +106,10 @@ def read_trials(path: Path) -> Trials:
     if not path.exists():
         return {}
     trials: Trials = {}
-    lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    try:
+        lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 ({error}): save it as UTF-8") from error
     try:
         for row in lines:
             row["changes"] = _with_todays_names(row["changes"])

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.relations.base import Description, MissingClassesError, Relation, check_similarities
-from protograph.relations.stored import UnregisteredKindError, find_matrix, name_relation, name_tensors, restore_relation
+from protograph.relations.registry import RelationSpec
+from protograph.relations.stored import UnopenedRelationError, find_matrix, name_relation, name_tensors, restore_relation
 
 CLASSES_PER_REQUEST = 256  # classes that a source is asked about together, so that its answer stays small
 BY_HAND = "hand"  # the label, as in "related by hand", of a relation in which people say how classes relate
@@ -116,11 +117,20 @@ class KeptRelation:
         return cls(BY_HAND, matrix.coalesce(), 0.0, (None,) * len(names))
 
     @classmethod
-    def restore(cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "KeptRelation":
-        """Return the relation from the JSON values and tensors that `describe` returned."""
+    def restore(
+        cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor], named: RelationSpec | None = None
+    ) -> "KeptRelation":
+        """Return the relation from the JSON values and tensors that `describe` returned.
+
+        Args:
+            values: The JSON values.
+            tensors: The tensors.
+            named: The relation as the user names it now, where the values name a path.
+
+        """
         known = tuple(values["known"])
-        source = None if values["source"] is None else restore_relation(values["source"], tensors)
-        similarities = find_matrix("similarities", tensors, len(known))
+        source = None if values["source"] is None else restore_relation(values["source"], tensors, named)
+        similarities = find_matrix("similarities", tensors, len(known)).float()
         return cls(str(values["label"]), similarities, float(values["floor"]), known, source)
 
     def describe(self) -> Description:
@@ -175,7 +185,7 @@ class KeptRelation:
             try:
                 answer = self._answer(source, hint.alias or name)
             except InputError as error:
-                if hint.alias is not None or isinstance(error, UnregisteredKindError):
+                if hint.alias is not None or isinstance(error, UnopenedRelationError):
                     raise
                 warnings.warn(f"class '{name}' is taken as unrelated: {error}", stacklevel=4)
         elif hint.alias is not None:

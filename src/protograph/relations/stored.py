@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -13,8 +14,8 @@ from protograph.relations.registry import RELATION_KINDS, RelationSpec
 NAMED_KIND = "named"  # the kind in a description that holds the name of a relation
 
 
-class UnregisteredKindError(InputError):
-    """An error about a relation in a model file whose kind no plugin has registered."""
+class UnopenedRelationError(InputError):
+    """An error about a relation in a model file that opens only once the user names its plugin, or its path."""
 
 
 class StoredRelation(Relation):
@@ -25,11 +26,15 @@ class StoredRelation(Relation):
     Args:
         values: JSON values: "kind" and what the kind keeps, or kind "named" with "spec" and perhaps "titles".
         tensors: The tensors of the description.
+        named: The relation as the user names it now, for a description that names a path. That path is never opened: anyone
+            may have written the file.
 
     """
 
-    def __init__(self, values: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> None:
-        self.values, self.tensors = dict(values), dict(tensors or {})
+    def __init__(
+        self, values: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None, named: RelationSpec | None = None
+    ) -> None:
+        self.values, self.tensors, self.named = dict(values), dict(tensors or {}), named
 
     def similarities(self, names: Sequence[str]) -> Tensor:
         """Return what the restored relation answers."""
@@ -57,12 +62,19 @@ class StoredRelation(Relation):
         """The relation itself.
 
         Raises:
-            UnregisteredKindError: Its kind is not registered.
+            UnopenedRelationError: Its kind is not registered, or it names a path that the user did not name.
             InputError: Its file cannot be read.
 
         """
         if self.values["kind"] == NAMED_KIND:
-            return _parse(self.values["spec"]).open(self.values.get("titles"))
+            spec = _parse(self.values["spec"])
+            if spec.path is not None and self.named is None:
+                raise UnopenedRelationError(
+                    f"the model was made with relation {spec}, a path that is opened only if you name it: add --relations "
+                    f"{spec} (in Python, Classifier.load(..., relations=[...])), or say how the class relates "
+                    "(--like CLASS=0.8)"
+                )
+            return (self.named or spec).open(self.values.get("titles"))
         kind = RELATION_KINDS.get(self.values["kind"])
         if kind is None or kind.restore is None:
             raise unregistered_kind(self.values["kind"])
@@ -74,11 +86,18 @@ def name_relation(spec: str, titles: Mapping[str, str] | None = None) -> Descrip
     return {"kind": NAMED_KIND, "spec": spec, **({"titles": dict(titles)} if titles else {})}, {}
 
 
-def restore_relation(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Relation:
+def restore_relation(values: Mapping[str, Any], tensors: Mapping[str, Tensor], named: RelationSpec | None = None) -> Relation:
     """Return a described relation: one that a name describes, or of an unknown kind, as a `StoredRelation`."""
     kind = RELATION_KINDS.get(values["kind"])
-    restore = StoredRelation if kind is None or kind.restore is None else kind.restore
-    return restore(values, tensors)
+    if kind is None or kind.restore is None:
+        return StoredRelation(values, tensors, named)
+    return kind.restore(values, tensors)
+
+
+def described_path(values: Mapping[str, Any] | None) -> str | None:
+    """Return the relation of a description as its user named it, if it names a path."""
+    spec = (values or {}).get("spec")
+    return spec if isinstance(spec, str) and (":" in spec or Path(spec).suffix) else None
 
 
 def name_tensors(name: str, matrix: Tensor) -> dict[str, Tensor]:
@@ -104,9 +123,9 @@ def _parse(spec: str) -> RelationSpec:
         raise unregistered_kind(kind) from error
 
 
-def unregistered_kind(kind: str) -> UnregisteredKindError:
+def unregistered_kind(kind: str) -> UnopenedRelationError:
     """Return the error about a kind of relation that is not registered."""
-    return UnregisteredKindError(
+    return UnopenedRelationError(
         f"relation '{kind}' is of a kind that is not registered: name the file that registers it (--plugin FILE) or import it, "
         "or say how the class relates (--like CLASS=0.8)"
     )

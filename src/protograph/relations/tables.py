@@ -5,7 +5,6 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import check_plain_file, read_text_file
+from protograph._internal.npz import read_npz
 
 MAX_TABLE_BYTES = 16_000_000_000  # of a file; the largest word vectors have a third
 
@@ -46,13 +46,14 @@ def read_named_arrays(path: Path, *keys: str) -> tuple[list[str], list[NDArray[A
     """Return the class names and the arrays of numbers under these keys from a `.npz` file."""
     needs = " and ".join(f"'{name}'" for name in ("names", *keys))
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            values = [arrays[key] for key in keys]
-            names = [str(name) for name in arrays["names"]]
+        arrays = read_npz(path, [*keys, "names"])
+        values, names = [arrays[key] for key in keys], [str(name) for name in arrays["names"]]
         for key, array in zip(keys, values, strict=True):
             if array.dtype.kind not in "fiub":
                 raise TypeError(f"'{key}' holds no numbers")
-    except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile) as error:
+    except (ValueError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path} is not a relation: it needs arrays {needs} ({error})") from error
     # PyTorch does not take every type that a file may hold.
     return names, [array.astype(np.float32 if array.dtype == np.float32 else np.float64) for array in values]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import Literal
 
 import torch
@@ -22,6 +23,7 @@ from protograph.relations.base import Description, Relation, Sense, missing_clas
 from protograph.relations.registry import register_relation
 from protograph.relations.stored import name_relation
 
+LAST_OFFSET = 99_999_999  # a position in data.noun has eight digits
 SYSTEM = (Path("/usr/share/wordnet"), Path("/usr/local/WordNet-3.0/dict"))  # where Debian and WordNet's installer put it
 NLTK = ("/usr/share", "/usr/local/share", "/usr/lib", "/usr/local/lib", sys.prefix, f"{sys.prefix}/share", f"{sys.prefix}/lib")
 PLURALS = (
@@ -162,8 +164,11 @@ class WordNetRelation(Relation):
         with (self.folder / "index.noun").open(encoding="latin-1") as file:
             for line in file:
                 if line.strip() and not line.startswith("  "):  # the licence is indented
-                    lemma, _, senses, *rest = line.split()
-                    exact[lemma] = tuple(int(offset) for offset in rest[-int(senses) :])
+                    try:
+                        lemma, _, senses, *rest = line.split()
+                        exact[lemma] = tuple(int(offset) for offset in rest[-int(senses) :])
+                    except ValueError as error:
+                        raise self._damaged(f"index.noun has the line '{shorten(line, 60)}'") from error
         loose: dict[str, str] = {}
         for lemma in exact:
             loose.setdefault(_loose(lemma), lemma)
@@ -179,7 +184,8 @@ class WordNetRelation(Relation):
         """Return the noun whose line begins at a position, if one does."""
         if offset not in self._synsets:
             with (self.folder / "data.noun").open("rb") as file:
-                file.seek(offset)
+                if 0 <= offset <= LAST_OFFSET:
+                    file.seek(offset)
                 self._synsets[offset] = _parse(file.readline().decode("latin-1"), offset)
         return self._synsets[offset]
 
@@ -189,12 +195,15 @@ class WordNetRelation(Relation):
         for kind in queue:  # grows as it goes
             synset = self._synset(kind)
             if synset is None:
-                raise InputError(f"the WordNet in {self.folder} is damaged: it has no noun n{kind:08d}; install it again")
+                raise self._damaged(f"it has no noun n{kind:08d}")
             for above in synset.hypernyms:
                 if above not in steps:
                     steps[above] = steps[kind] + 1
                     queue.append(above)
         return steps
+
+    def _damaged(self, reason: str) -> InputError:
+        return InputError(f"the WordNet in {self.folder} is damaged: {reason}; install it again")
 
     def _sense(self, synset: Synset) -> str:
         lemma = synset.words[0].lower()

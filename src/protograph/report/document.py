@@ -110,7 +110,8 @@ Block = Heading | Paragraph | Bullets | Table | Figure
 
 def plain(text: str) -> str:
     """Escape a text so that it stands for itself, whatever characters it contains."""
-    return re.sub(r"([\\`*|<])", r"\\\1", " ".join(text.split()))
+    escaped = re.sub(r"([\\`*|<\[\]&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"(?i)(:(?=//)|(?<=www)\.|@)", r"\\\1", escaped)  # what some readers of Markdown make links of by themselves
 
 
 def as_markdown(blocks: Iterable[Block]) -> str:

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -165,3 +168,19 @@ def test_what_a_killed_build_left_behind_is_never_used(tmp_path: Path) -> None:
     left.mkdir()
     (left / "pixels.npy").write_bytes(b"half an image")
     assert equal(whole, open_letters(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_says_so(tmp_path: Path) -> None:
+    """NumPy's own writing says how many bytes it wrote, and not why no more."""
+    script = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))\n"
+        "from protograph.cli import app; app()"
+    )
+    command = [sys.executable, "-c", script, "datasets", "check", "letters"]
+    environment = {**os.environ, "PROTOGRAPH_CACHE": str(tmp_path), "PYTHONPATH": str(Path(drawing.__file__).parents[3])}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("error: cannot read or save: File too large")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("letters")], "nothing half done is left"

@@ -9,11 +9,9 @@ vectors are divided as `splits.split_freely` states.
 """
 
 import json
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -22,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.files import check_plain_file
+from protograph._internal.npz import read_npz
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, features_fingerprint, pools
@@ -97,7 +96,7 @@ def _read(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]
         raise InputError(f"cannot read features from {path}: give a .npz, .safetensors or .parquet file")
     try:
         return READERS[path.suffix](path)
-    except (KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile, zlib.error, SafetensorError) as error:
+    except (KeyError, ValueError, TypeError, OSError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is not a file of features ({error}): it needs vectors and labels") from error
@@ -156,9 +155,9 @@ def _texts(values: Any) -> list[str]:
 
 
 def _read_npz(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        labels, parts = (_texts(arrays[name]) if name in arrays else None for name in ("labels", "split"))
-        return arrays["vectors"], labels, parts
+    arrays = read_npz(path, ["vectors"], ["labels", "split"])
+    labels, parts = (_texts(arrays[name]) if name in arrays else None for name in ("labels", "split"))
+    return arrays["vectors"], labels, parts
 
 
 def _read_safetensors(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:

@@ -10,6 +10,7 @@ classes, accented letters whose base and accent others share: ê is known from o
 """
 
 import hashlib
+import io
 import json
 import sys
 import unicodedata
@@ -188,7 +189,9 @@ def _draw(folder: Path, seed: int, progress: Progress) -> None:
                 pools[pool][class_id] = list(range(total, total + len(faces)))
                 total += len(faces)
             advance(1)
-    np.save(folder / "pixels.npy", np.concatenate(drawn)[:, None])
+    content = io.BytesIO()
+    np.save(content, np.concatenate(drawn)[:, None])
+    (folder / "pixels.npy").write_bytes(content.getbuffer())  # NumPy's own errors do not tell a full disk
     index: dict[str, Any] = {
         "classes": classes,
         "alike": {letter: lookalikes for letter, lookalikes in alike.items() if lookalikes},

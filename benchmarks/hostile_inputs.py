@@ -1,0 +1,163 @@
+"""Read hostile inputs of all kinds, as many as asked for, and say what came of them: `make attack N=1000000`.
+
+The inputs are those of tests/attack: input i is of kind i modulo the number of kinds, and made by the seed i divided by it. The
+state is kept in build/attack, so that a run that was ended goes on: the next input, the counts by kind, and each failure with
+its seed. The inputs are read by a process of its own, since one might kill it; the next one goes on behind that input.
+benchmarks/ATTACK.md is the report.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+STATE, REPORT = ROOT / "build" / "attack", Path(__file__).with_name("ATTACK.md")
+PORTION = 3_000  # inputs that a process reads
+SECONDS = 120  # without an input that ends, after which a process counts as hung
+MOST_KEPT = 200  # failures that are written down
+
+
+def run(count: int) -> None:
+    """Read inputs until there were `count`, each portion in a process of its own."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    state = read_state()
+    while state["next"] < count:
+        stop = min(count, state["next"] + PORTION)
+        command = [sys.executable, __file__, "--portion", str(state["next"]), str(stop)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True, env=environment) as process,
+        ):
+            state = follow(process, state, stop)
+        write_state(state)
+        print(f"{state['next']:,} of {count:,} inputs, {sum(state['failed'].values())} failures", flush=True)
+    REPORT.write_text(report(state), encoding="utf-8")
+    print(f"wrote {REPORT}")
+
+
+def follow(process: subprocess.Popen[str], state: dict[str, Any], stop: int) -> dict[str, Any]:
+    """Return the state after what a process reports, input by input."""
+    assert process.stdout is not None
+    timer = Timer(SECONDS, process.kill)
+    timer.start()
+    for line in process.stdout:
+        timer.cancel()
+        timer = Timer(SECONDS, process.kill)
+        timer.start()
+        try:
+            answer = json.loads(line)
+        except ValueError:  # what an input printed
+            continue
+        kind = answer["kind"]
+        for key in ("answered", "refused", "failed"):
+            state[key][kind] = state[key].get(kind, 0) + answer.get(key, 0)
+        state["calls"][kind] = max(state["calls"].get(kind, 0), answer["calls"])
+        state["failures"] += answer["failures"]
+        state["next"] = answer["next"]
+    timer.cancel()
+    if process.wait() and state["next"] < stop:
+        kind = kind_of(state["next"])
+        state["failed"][kind] = state["failed"].get(kind, 0) + 1
+        state["failures"].append({"input": state["next"], "error": f"the process ended with {process.returncode}"})
+        state["next"] += 1
+    state["failures"] = state["failures"][:MOST_KEPT]
+    return state
+
+
+def kind_of(number: int) -> str:
+    """Return the kind of an input."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+    from attack.hostile import KINDS
+
+    return list(KINDS)[number % len(KINDS)]
+
+
+def read_portion(start: int, stop: int, folder: Path) -> None:
+    """Read the inputs of a portion, and print a line of JSON for each."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+    warnings.simplefilter("ignore")
+    import torch
+
+    from attack.hostile import KINDS, Attack
+
+    torch.set_num_threads(1)
+    attack, kinds = Attack(folder / "attack"), list(KINDS)
+    for number in range(start, stop):
+        kind, seed = kinds[number % len(kinds)], number // len(kinds)
+        counted: Counter[str] = Counter()
+        failures, calls = [], 0
+        try:
+            answered, watch = attack.read(kind, seed)
+            counted["answered" if answered else "refused"] += 1
+            calls = watch.calls
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            counted["failed"] += 1
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            said = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+            failures.append({"input": number, "kind": kind, "seed": seed, "error": said[:400]})
+        answer = {"kind": kind, **counted, "calls": calls, "failures": failures, "next": number + 1}
+        print(json.dumps(answer), flush=True)
+
+
+def read_state() -> dict[str, Any]:
+    """Return where the last run ended."""
+    path = STATE / "state.json"
+    if path.is_file():
+        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return state
+    return {"next": 0, "answered": {}, "refused": {}, "failed": {}, "calls": {}, "failures": []}
+
+
+def write_state(state: dict[str, Any]) -> None:
+    """Keep where a run is."""
+    path = STATE / "state.json.part"
+    path.write_text(json.dumps(state, indent=1), encoding="utf-8")
+    path.replace(STATE / "state.json")
+
+
+def report(state: dict[str, Any]) -> str:
+    """Return the report as Markdown."""
+    lines = [
+        "# Hostile inputs",
+        "",
+        f"`make attack N={state['next']}` read {state['next']:,} inputs on Python {platform.python_version()}. Each is right "
+        "but for some changes, which keep its structure: JSON values, tensors, headers, members, opcodes, cells; checksums are "
+        "computed anew. An input is answered rightly or refused by one line. Everything else is a failure: another exception, "
+        "a connection, a process, a name of a pickle, a file outside its folder, 3,000,000 calls of functions, 600 MB.",
+        "",
+        "| kind | inputs | answered | refused | failures | most calls |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for kind in sorted({*state["answered"], *state["refused"], *state["failed"]}):
+        answered, refused, failed = (state[key].get(kind, 0) for key in ("answered", "refused", "failed"))
+        total = answered + refused + failed
+        lines.append(f"| {kind} | {total:,} | {answered:,} | {refused:,} | {failed} | {state['calls'].get(kind, 0):,} |")
+    if state["failures"]:
+        lines += ["", "Failures, by the number of the input:", ""]
+        lines += [f"- {failure['input']}: `{failure['error'].replace('`', '')}`" for failure in state["failures"]]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", type=int, nargs="?", default=100_000, help="How many inputs, with those of earlier runs.")
+    parser.add_argument("--portion", nargs=3, metavar=("START", "STOP", "FOLDER"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.portion:
+        first, end, place = arguments.portion
+        read_portion(int(first), int(end), Path(place))
+    else:
+        run(arguments.count)

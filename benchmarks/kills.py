@@ -1,0 +1,317 @@
+"""Kill commands at random moments and at every call that writes, and let the disk fill up at each: `make kills N=1000`.
+
+Each trial begins with a copy of the same folder. The command is disturbed, and then run again until it ends by itself. Nothing
+may be lost: a model file is always the old or the new one, and what stands in the folder in the end is what an undisturbed
+command leaves. The ways to disturb:
+
+    kill    SIGKILL before the n-th call that writes: opening a file to write, writing to the disk, renaming, removing
+    full    from the n-th such call on, the disk is full
+    moment  SIGKILL at a random moment
+
+The trials are run by processes that are forked from this one, which has imported everything.
+"""
+
+import argparse
+import contextlib
+import errno
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "src")]
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+import protograph as pg  # noqa: E402
+from protograph._internal.errors import InputError  # noqa: E402
+from protograph.cli import app, find_verb  # noqa: E402
+from protograph.training.run_folder import Run  # noqa: E402
+
+WRITING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tempfile.mkstemp", "tempfile.mkdtemp", "os.link")
+GROWING = ("open", "os.mkdir", "tempfile.mkstemp", "tempfile.mkdtemp")  # what a full disk refuses
+MOST_ATTEMPTS = 5  # until a command that is run again has ended by itself
+SECONDS = 120  # after which a command counts as hung
+TRAINING = ("--dataset=features", "--root=vectors.npz", "--variant=gcgpn-cos-aux")
+FEWER = [f"--set={name}={value}" for name, value in {
+    "epochs": 3, "steps": 2, "episodes": 1, "ways": 2, "validation_episodes": 2, "test_queries": 2, "novel_queries": 2,
+    "seen_queries": 2,
+}.items()]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that is disturbed.
+
+    Attributes:
+        words: Its arguments.
+        outcome: Returns what it leaves in a folder, to compare.
+        intact: Raises an `AssertionError` unless nothing in the folder is lost or half done, whatever has happened.
+        once: Whether it must not be run again where it was complete before it was disturbed.
+
+    """
+
+    words: tuple[str, ...]
+    outcome: Callable[[], Any]
+    intact: Callable[[], None]
+    once: bool = False
+
+
+def model_outcome() -> Any:
+    """Return all that counts in a model file, and what it answers."""
+    known = pg.Classifier.load("own.pg")
+    queries = np.load("one.npz")["vectors"]
+    return known.classes_.tolist(), known.predict_proba(queries).tobytes(), known.prototypes_.tobytes()
+
+
+def model_intact() -> None:
+    """Assert that a model file, if there is one, can be loaded, with the changes that can be undone."""
+    if Path("own.pg").exists():
+        model_outcome()
+        pg.Classifier.history("own.pg")
+
+
+def run_outcome() -> Any:
+    """Return all that two runs share, but the time they took."""
+    run = Run.open(Path("run"))
+    checkpoint, measures = run.load(), run.measures
+    assert checkpoint is not None
+    assert measures is not None
+    tensors = {name: value.numpy().tobytes() for name, value in sorted(checkpoint.tensors.items())}
+    numbers = {name: value for name, value in measures.items() if not name.endswith("_seconds")}
+    return tensors, checkpoint.history, run.history, numbers
+
+
+def run_intact() -> None:
+    """Assert that each file of a run folder, if it is there, is whole."""
+    if Path("run/config.json").exists():
+        run = Run.open(Path("run"))
+        run.load()
+        _ = run.history, run.measures
+
+
+COMMANDS = {
+    "fit": Command(("fit", "vectors.npz", "--out", "own.pg"), model_outcome, model_intact),
+    "add-class": Command(("add-class", "own.pg", "new", "one.npz"), model_outcome, model_intact, once=True),
+    "remove-class": Command(("remove-class", "own.pg", "c01"), model_outcome, model_intact, once=True),
+    "correct": Command(("correct", "own.pg", "one.npz", "c02"), model_outcome, model_intact, once=True),
+    "train": Command(
+        ("train", "--dataset=features", "--root=vectors.npz", "--variant=gcgpn-cos-aux", *FEWER, "--out=run"),
+        run_outcome,
+        run_intact,
+    ),
+}
+
+
+@dataclass
+class Disturbance:
+    """What disturbs a command, counted in its process.
+
+    Attributes:
+        kind: kill, full or moment; "" disturbs nothing, and counts.
+        at: The number of the call, or the moment in seconds.
+        calls: How many calls wrote so far.
+
+    """
+
+    kind: str
+    at: float = 0
+    calls: int = 0
+    folder: str = field(default_factory=os.getcwd)
+
+    def begin(self) -> None:
+        """Disturb this process from now on."""
+        if self.kind == "moment":
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, self.at)  # without a handler, it ends the process at once
+        sys.addaudithook(self.hook)
+        synced = os.fsync
+
+        def fsync(descriptor: Any) -> None:
+            self.write("fsync")
+            synced(descriptor)
+
+        os.fsync = fsync
+
+    def hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Take each call of Python that writes into account."""
+        if event == "open":
+            path, mode, flags = arguments
+            if isinstance(path, int) or not (mode is None or set("wax+") & set(mode)):
+                return
+            if mode is None and not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                return
+        elif event not in WRITING:
+            return
+        path = arguments[0]
+        if isinstance(path, str | bytes | os.PathLike) and os.path.realpath(os.fsdecode(path)).startswith(self.folder):
+            self.write(event)
+
+    def write(self, event: str) -> None:
+        """Count a call that writes, and disturb it if it is the one."""
+        self.calls += 1
+        if self.kind == "kill" and self.calls == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.kind == "full" and self.calls >= self.at and (event in GROWING or event == "fsync"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: the wait status, what it said, how many calls wrote, and the seconds it took."""
+
+    status: int
+    said: str
+    calls: int
+    seconds: float
+
+
+def run(command: Command, folder: Path, disturbance: tuple[str, float]) -> Ended:
+    """Run a command in a folder, in a forked process, disturbed or not."""
+    reader, writer = os.pipe()
+    began = time.monotonic()
+    if not (child := os.fork()):
+        os.close(reader)
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        said, code, disturbed = io.StringIO(), 1, Disturbance(*disturbance)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+                disturbed.begin()
+                app([*command.words], prog_name="protograph")
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 0
+        except BaseException as error:
+            said.write(f"{type(error).__name__}: {error}")
+        finally:
+            os.write(writer, json.dumps([said.getvalue()[-2000:], disturbed.calls]).encode())
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
+        signal.alarm(SECONDS)
+        text = pipe.read()
+        status = os.waitpid(child, 0)[1]
+        signal.alarm(0)
+    said, calls = json.loads(text) if text else ("", 0)
+    return Ended(status, said, calls, time.monotonic() - began)
+
+
+def in_folder(folder: Path, act: Callable[[], Any]) -> Any:
+    """Return what a function returns in a folder."""
+    with contextlib.chdir(folder):
+        return act()
+
+
+def prepare(folder: Path) -> None:
+    """Write what the commands start from."""
+    generator = np.random.default_rng(0)
+    rows = np.repeat(np.arange(24), 16)
+    vectors = generator.normal(size=(24, 8))[rows] + 0.4 * generator.normal(size=(len(rows), 8))
+    np.savez(folder / "vectors.npz", vectors=vectors.astype(np.float32), labels=np.array([f"c{row:02d}" for row in rows]))
+    np.savez(folder / "one.npz", vectors=vectors[:3].astype(np.float32))
+
+
+def start_of(name: str, base: Path, folder: Path) -> None:
+    """Copy what a command starts from."""
+    shutil.copytree(base, folder)
+    if name in ("fit", "train"):
+        (folder / "own.pg").unlink()
+
+
+def trial(name: str, base: Path, folder: Path, disturbance: tuple[str, float], expected: Any) -> str:
+    """Disturb a command once, run it until it ends by itself, and return what was wrong, or ''."""
+    command = COMMANDS[name]
+    start_of(name, base, folder)
+    ended = run(command, folder, disturbance)
+    code = os.waitstatus_to_exitcode(ended.status)
+    if disturbance[0] == "full" and code not in (0, 2):
+        return f"a full disk ended it with {code}: {ended.said[-300:]}"
+    try:
+        in_folder(folder, command.intact)
+    except (InputError, AssertionError, OSError) as error:
+        return f"left something half done: {error}"
+    if command.once and in_folder(folder, command.outcome) == expected:
+        return ""
+    for _ in range(MOST_ATTEMPTS):
+        again = run(command, folder, ("", 0))
+        code = os.waitstatus_to_exitcode(again.status)
+        if code == 0:
+            break
+    else:
+        return f"did not go on: {code}, {again.said[-300:]}"
+    try:
+        if in_folder(folder, command.outcome) != expected:
+            return "ended differently"
+    except (InputError, AssertionError, OSError) as error:
+        return f"lost something: {error}"
+    return ""
+
+
+def main(count: int, names: list[str], seed: int) -> int:
+    """Disturb the commands `count` times in all, and return the number of failures."""
+    torch.set_num_threads(1)
+    drawn, counted, failures = random.Random(seed), Counter[tuple[str, str]](), []
+    leftovers = 0
+    for name in names:
+        find_verb(COMMANDS[name].words[0])
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(os.path.realpath(scratch))
+        os.environ["PROTOGRAPH_CACHE"] = str(place / "cache")
+        base = place / "base"
+        base.mkdir()
+        prepare(base)
+        fitted = run(COMMANDS["fit"], base, ("", 0))
+        assert not fitted.status, fitted.said
+        plans = []
+        for name in names:
+            start_of(name, base, place / "right")
+            right = run(COMMANDS[name], place / "right", ("", 0))
+            assert not right.status, right.said
+            expected = in_folder(place / "right", COMMANDS[name].outcome)
+            shutil.rmtree(place / "right")
+            every = [(kind, call) for kind in ("kill", "full") for call in range(1, right.calls + 1)]
+            plans.append((name, right, expected, every))
+            print(f"{name}: {right.calls} calls write, {right.seconds:.2f} s undisturbed", flush=True)
+        for number in range(count):
+            name, right, expected, every = plans[number % len(plans)]
+            turn = number // len(plans)
+            if turn < len(every):
+                disturbance = every[drawn.randrange(len(every))] if count < len(every) * len(plans) else every[turn]
+            else:
+                disturbance = "moment", drawn.uniform(0.001, right.seconds)
+            folder = place / "trial"
+            if wrong := trial(name, base, folder, disturbance, expected):
+                failures.append(f"{name}, {disturbance[0]} at {disturbance[1]:g}: {wrong}")
+                print(failures[-1], flush=True)
+            counted[name, disturbance[0]] += 1
+            leftovers += any(path.name.endswith(".part") for path in folder.rglob("*"))
+            shutil.rmtree(folder)
+            if number % 50 == 49:
+                print(f"{number + 1} of {count}, {len(failures)} failures", flush=True)
+    for (name, kind), times in sorted(counted.items()):
+        print(f"{name} {kind}: {times}")
+    print(f"{count} commands disturbed, {len(failures)} failures; {leftovers} left an unfinished file beside the complete one")
+    return len(failures)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int, nargs="?", default=100, help="How many commands are disturbed.")
+    parser.add_argument("--command", action="append", choices=COMMANDS, help="Only these commands; repeatable.")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.count, arguments.command or list(COMMANDS), arguments.seed) > 0)

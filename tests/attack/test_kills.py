@@ -1,0 +1,20 @@
+"""A few of the commands that `make kills` kills, or whose disk it lets fill up."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
+
+
+@pytest.mark.slow
+def test_a_killed_command_loses_nothing() -> None:
+    command = [sys.executable, str(SCRIPT), "14", "--command", "add-class"]
+    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "14 commands disturbed, 0 failures" in ended.stdout
+    assert "add-class kill" in ended.stdout
+    assert "add-class full" in ended.stdout
