@@ -28,8 +28,10 @@ def model(tmp_path: Path) -> Path:
     ("options", "sentence"),
     [
         (("--new",), "birds.pg is there already: leave out --new to serve it, or name another file"),
-        (("--backbone", "conv4"), "--backbone would be ignored without --new: leave it out"),
-        (("--relations", "wordnet"), "--relations would be ignored without --new: leave it out"),
+        (("--backbone", "conv4"), "--backbone conv4 would be ignored without --new: leave it out"),
+        (("--relations", "wordnet"), "relation wordnet would be ignored, since the model names no such file: leave it out"),
+        (("--unknown", "0.1"), "--unknown 0.1 would be ignored without --new: leave it out"),
+        (("--backbone-weights", "x.pth", "--new"), "--backbone-weights would be ignored with --new"),
         (("--tls-cert", "x.pem"), "a certificate and its key belong together: give both --tls-cert and --tls-key"),
         (("--tls-cert", "x.pem", "--tls-key", "y.pem"), "there is no file x.pem: give a certificate and its key in PEM format"),
         (("--token", "short"), "a token needs at least 16 characters: leave it out to have one made"),
@@ -62,8 +64,8 @@ def test_a_missing_extra_says_what_to_install(model: Path, monkeypatch: pytest.M
 
 
 def test_a_new_file_keeps_features_and_thumbnails(tmp_path: Path) -> None:
-    begin(tmp_path / "new.pg", "conv4", None)
+    begin(tmp_path / "new.pg", "conv4", None, 0.05)
     new = Classifier.load(tmp_path / "new.pg")
-    assert (new.keep_features, new.thumbnails, len(new.classes_)) == (True, True, 0)
+    assert (new.keep_features, new.thumbnails, new.unknown, len(new.classes_)) == (True, True, 0.05, 0)
     assert new.encoder_ is not None
     assert new.encoder_.description()["name"] == "conv4-64-128"

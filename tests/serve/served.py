@@ -27,6 +27,7 @@ from protograph.serve.app import guarded_app
 from protograph.serve.application import Application
 from protograph.serve.guard import Guard
 from protograph.serve.limits import Limits
+from protograph.serve.model_host import Opening
 from protograph.serve.running import Place, new_server
 
 TOKEN = "token-of-the-tests"
@@ -114,7 +115,7 @@ class Asking:
 
 def client(path: Path, loopback: bool = True, **limits: Any) -> Asking:
     """A client of the application that serves a model file."""
-    return Asking(Application.of(path, Limits(**limits)), Access(TOKEN, loopback))
+    return Asking(Application.of(Opening(path), Limits(**limits)), Access(TOKEN, loopback))
 
 
 @contextmanager
@@ -122,7 +123,7 @@ def listening(path: Path, access: Access | None = None, **limits: Any) -> Iterat
     """The port of a server in a thread."""
     place, ready = Place(port=0), threading.Event()
     bound = place.bind()
-    application = Application.of(path, Limits(**limits))
+    application = Application.of(Opening(path), Limits(**limits))
     server = new_server(application, access or Access(TOKEN), place, ready.set)
     thread = threading.Thread(target=server.run, args=([bound],))
     thread.start()

@@ -9,7 +9,7 @@ from served import encoder, photograph
 
 from protograph import Classifier
 from protograph.serve.batching import MOST, Batcher, batch_size, encode_pixels
-from protograph.serve.model_host import ModelHost, Served
+from protograph.serve.model_host import ModelHost, Opening, Served
 from protograph.serve.refusals import Refusal
 from protograph.serve.uploads import Upload
 
@@ -17,7 +17,7 @@ from protograph.serve.uploads import Upload
 def batching(model: Path, work: Callable[[Batcher, Served, list[int]], Awaitable[None]]) -> None:
     async def scenario() -> None:
         sizes: list[int] = []
-        host = ModelHost(model, lambda version, what: None)
+        host = ModelHost(Opening(model), lambda version, what: None)
         batcher = Batcher(lambda images, unreadable: sizes.append(images + unreadable), 10**6)
         try:
             await work(batcher, host.served, sizes)

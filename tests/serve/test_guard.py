@@ -225,7 +225,7 @@ NO_JSON = "the body is no JSON object: send one, as application/json"
         ("classes/remove", b'{"class": ' + b"9" * 5000 + b"}", NO_JSON),
         ("classes/remove", b"\xff\xfe", NO_JSON),
         ("classes/remove", b"null", NO_JSON),
-        ("classes/remove", b'{"class": "\\ud800"}', "there is no class '\ud800'"),
+        ("classes/remove", b'{"class": "\\ud800"}', "is not UTF-8: choose another"),
         ("classes/remove", b'{"class": "\\u0000"}', "the character NUL"),
         ("classes/remove", b'{"class": 1e400}', "there is no class 'inf'"),
         ("classes/rename", b'{"class": "red", "name": "\\ud800"}', "cannot be seen"),

@@ -10,7 +10,7 @@ from served import encoder, photographs
 
 from protograph import Classifier, InputError
 from protograph.classifier.estimator import Classifier as Loaded
-from protograph.serve.model_host import ModelHost, same_encoder
+from protograph.serve.model_host import ModelHost, Opening, same_encoder
 
 Heard = list[tuple[str, str | None]]
 
@@ -18,7 +18,7 @@ Heard = list[tuple[str, str | None]]
 def host_of(model: Path, work: Callable[[ModelHost, Heard], Awaitable[None]]) -> None:
     async def scenario() -> None:
         heard: Heard = []
-        host = ModelHost(model, lambda version, what: heard.append((version, what)))
+        host = ModelHost(Opening(model), lambda version, what: heard.append((version, what)))
         try:
             await work(host, heard)
         finally:
@@ -141,4 +141,26 @@ def test_notes_of_a_change_are_told(model: Path) -> None:
 def test_a_classifier_of_features_is_not_served(tmp_path: Path) -> None:
     Classifier().fit(torch.eye(4).numpy(), ["a", "a", "b", "b"]).save(tmp_path / "f.pg")
     with pytest.raises(InputError, match="was fitted on features, so it cannot be shown images"):
-        ModelHost(tmp_path / "f.pg", lambda version, what: None)
+        ModelHost(Opening(tmp_path / "f.pg"), lambda version, what: None)
+
+
+def test_paths_that_a_file_names_are_opened_only_where_the_user_names_them(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    load = Classifier.load
+
+    def loading(path: Path, backbone_weights: Path | None = None, relations: tuple[str, ...] = ()) -> Classifier:
+        asked.append((backbone_weights, relations))
+        return load(path)
+
+    monkeypatch.setattr(Classifier, "load", loading)
+
+    async def run() -> None:
+        host = ModelHost(Opening(model, Path("weights.pth"), ("embeddings:words.txt",)), lambda version, what: None)
+        await host.change("nothing", lambda classifier: None)
+        host.close()
+
+    asyncio.run(run())
+    assert len(asked) >= 3, "at the start, for the change, and anew behind it"
+    assert set(asked) == {(Path("weights.pth"), ("embeddings:words.txt",))}

@@ -11,10 +11,11 @@ import typer
 import protograph as pg
 from protograph._internal.errors import InputError
 from protograph.cli.display import reported, visible
-from protograph.cli.options import Plugins, load_plugins
+from protograph.cli.options import BackboneWeights, Plugins, load_plugins
 from protograph.encoders import BACKBONE_NAMES, strongest_backbone
 
 LARGEST_AT_ONCE = 8  # requests of the largest size that are held in memory; further ones are asked to come again
+USUAL_UNKNOWN = 0.05  # share of known images that a file begun here may answer as unknown
 EXTRA = ("fastapi", "uvicorn", "python_multipart", "starlette", "pydantic", "anyio", "h11")
 
 
@@ -32,8 +33,21 @@ def serve_command(
     ] = None,
     relations: Annotated[
         list[str] | None,
-        typer.Option(help="With --new, what is asked how classes relate, such as wordnet; repeatable.", show_default=False),
+        typer.Option(
+            help="With --new, what is asked how classes relate, such as wordnet. Without it, a relation of the model's that "
+            "reads a file, such as embeddings:FILE, to ask it about new classes. Repeatable.",
+            show_default=False,
+        ),
     ] = None,
+    unknown: Annotated[
+        float | None,
+        typer.Option(
+            help="With --new, the share of known images that may be answered 'unknown', from four classes of four images on. "
+            f"(default: {USUAL_UNKNOWN})",
+            show_default=False,
+        ),
+    ] = None,
+    backbone_weights: BackboneWeights = None,
     host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 lets others in the network in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen at; 0 takes one that is free.", min=0, max=65535)] = 8000,
     allow_host: Annotated[
@@ -77,6 +91,7 @@ def serve_command(
         from protograph.serve.access import Access, check_token, new_token
         from protograph.serve.application import Application
         from protograph.serve.limits import Limits
+        from protograph.serve.model_host import Opening
         from protograph.serve.running import Place, run_server
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in EXTRA:
@@ -101,10 +116,14 @@ def serve_command(
     warnings.filterwarnings("ignore", module=r"PIL\.")  # of metadata that is not used
     with place.bind() as bound:
         if new:
-            begin(model, backbone, relations)
-        elif backbone is not None or relations:
-            raise InputError(f"{'--backbone' if backbone else '--relations'} would be ignored without --new: leave it out")
-        application = Application.of(model, limits)
+            if backbone_weights is not None:
+                raise InputError("--backbone-weights would be ignored with --new: name the weights by --backbone")
+            begin(model, backbone, relations, USUAL_UNKNOWN if unknown is None else unknown)
+        for option, value in (("--backbone", backbone), ("--unknown", unknown)):
+            if value is not None and not new:
+                raise InputError(f"{option} {value} would be ignored without --new: leave it out")
+        opening = Opening(model, backbone_weights, () if new else tuple(relations or ()))
+        application = Application.of(opening, limits)
         link = place.link(bound.getsockname()[1], token)
 
         def announce() -> None:
@@ -120,7 +139,7 @@ def serve_command(
     print("stopped", flush=True)
 
 
-def begin(path: Path, backbone: str | None, relations: list[str] | None) -> None:
+def begin(path: Path, backbone: str | None, relations: list[str] | None, unknown: float) -> None:
     """Write a model file without a class.
 
     Raises:
@@ -129,4 +148,5 @@ def begin(path: Path, backbone: str | None, relations: list[str] | None) -> None
     """
     if path.exists():
         raise InputError(f"{path} is there already: leave out --new to serve it, or name another file")
-    pg.Classifier.empty(backbone or strongest_backbone(), relations=relations or None, thumbnails=True).save(path)
+    encoder = backbone or strongest_backbone()
+    pg.Classifier.empty(encoder, relations=relations or None, thumbnails=True, unknown=unknown).save(path)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from starlette.requests import Request
 
@@ -10,7 +9,7 @@ from protograph.serve.batching import Batcher
 from protograph.serve.events import Announcer
 from protograph.serve.limits import Limits
 from protograph.serve.metrics import Metrics
-from protograph.serve.model_host import ModelHost
+from protograph.serve.model_host import ModelHost, Opening
 from protograph.serve.uploads import Form, read_form
 
 
@@ -34,7 +33,7 @@ class Application:
     announcer: Announcer
 
     @classmethod
-    def of(cls, path: Path, limits: Limits) -> "Application":
+    def of(cls, opening: Opening, limits: Limits) -> "Application":
         """Return the application that serves a model file.
 
         Raises:
@@ -42,7 +41,7 @@ class Application:
 
         """
         metrics, announcer = Metrics(), Announcer(limits.pages)
-        host = ModelHost(path, announcer.announce)
+        host = ModelHost(opening, announcer.announce)
 
         def count(images: int, unreadable: int) -> None:
             if images:

@@ -29,6 +29,22 @@ PILLOW = "PIL"  # whose warnings about images may come from a worker meanwhile
 VERSION = 12  # letters of the digest
 
 
+@dataclass(frozen=True)
+class Opening:
+    """A model file, and the paths that the user names, so that it may open them.
+
+    Attributes:
+        path: The file.
+        backbone_weights: The weights of its encoder, if the file only names them.
+        relations: Relations of the file that read a file of their own.
+
+    """
+
+    path: Path
+    backbone_weights: Path | None = None
+    relations: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Served:
     """One whole state of the model file. Nothing in it changes.
@@ -62,13 +78,13 @@ class ModelHost:
     """A model file that is served.
 
     Args:
-        path: The file.
+        opening: The file, and what it may open.
         announce: What tells open pages of a new version, and of the change that made it.
 
     """
 
-    def __init__(self, path: Path, announce: Callable[[str, str | None], None]) -> None:
-        self.path, self.announce = path, announce
+    def __init__(self, opening: Opening, announce: Callable[[str, str | None], None]) -> None:
+        self.opening, self.path, self.announce = opening, opening.path, announce
         self._checks = threading.Lock()
         self._changing, self._loading = asyncio.Lock(), asyncio.Lock()
         threads = torch.get_num_threads()
@@ -126,7 +142,7 @@ class ModelHost:
         def edit() -> list[str]:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
-                with Classifier.edit(self.path, what) as classifier:
+                with Classifier.edit(self.path, what, self.opening.backbone_weights, self.opening.relations) as classifier:
                     if encoder is not None and not same_encoder(classifier.encoder_, encoder):
                         raise InputError(f"{self.path.name} has another encoder now: send the images again")
                     make(classifier)
@@ -180,7 +196,8 @@ class ModelHost:
         """Return the present state of the file, with the encoder of an earlier state where it is the same."""
         while True:
             stamp = stamp_of(self.path)
-            classifier, version = Classifier.load(self.path), version_of(self.path)
+            classifier = Classifier.load(self.path, self.opening.backbone_weights, self.opening.relations)
+            version = version_of(self.path)
             if stamp is not None and stamp == stamp_of(self.path):  # none took its place in between
                 break
         if earlier is not None and same_encoder(classifier.encoder_, earlier.encoder):

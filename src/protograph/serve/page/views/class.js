@@ -217,7 +217,7 @@ async function relationsForm(name) {
       { class: "hint" },
       none
         ? "No class is suggested. Name one that it resembles, if there is any."
-        : "Tick what it resembles, and say how much. Related classes help where there are few images.",
+        : "Tick what it resembles, and say how much. That places a class without images. With images it counts only where trials on known classes show that it helps.",
     ),
     editor.element,
     problem,

@@ -83,7 +83,7 @@ export function createTeach() {
       if (suggestedFor !== text) return;
       relations.show({ suggestions: found.suggestions });
       relationsNote.textContent = found.suggestions.length
-        ? "Tick what it resembles, and say how much. Related classes help where there are few images."
+        ? "Tick what it resembles, and say how much. That places a class without images. With images it counts only where trials on known classes show that it helps."
         : "No class is suggested. Name one yourself, if it resembles any.";
     } catch (error) {
       suggestedFor = null;
