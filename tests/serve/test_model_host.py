@@ -68,6 +68,19 @@ def test_a_file_that_cannot_be_read_any_more_is_served_as_it_was(model: Path) ->
     host_of(model, work)
 
 
+def test_a_new_version_without_a_history_is_announced_all_the_same(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(path: Path) -> None:
+        raise InputError("there is no model file")
+
+    async def work(host: ModelHost, heard: Heard) -> None:
+        monkeypatch.setattr("protograph.serve.model_host.history", gone)
+        Classifier.load(model).rename_class("red", "scarlet").save(model)
+        served = await host.current()
+        assert heard == [(served.version, None)]
+
+    host_of(model, work)
+
+
 def test_features_of_another_encoder_are_refused(model: Path) -> None:
     async def work(host: ModelHost, heard: Heard) -> None:
         features, old = torch.randn(2, host.served.encoder.features), host.served.encoder

@@ -129,7 +129,8 @@ async def _watch(application: Application) -> None:
     """Look whether another process changed the file, so that open pages hear of it."""
     while True:
         await asyncio.sleep(WATCH)
-        await application.host.current()
+        with suppress(Exception):  # a request that meets the same tells of it
+            await application.host.current()
 
 
 async def _input_error(request: Request, error: Exception) -> Response:

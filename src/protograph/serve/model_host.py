@@ -218,7 +218,10 @@ class ModelHost:
         return encoder
 
     def _last_change(self) -> str | None:
-        changes = history(self.path)
+        try:
+            changes = history(self.path)
+        except (InputError, OSError):  # the file has gone again
+            return None
         undone = [change.what for change in changes if change.undone]
         return f"undone: {undone[-1]}" if undone else next((change.what for change in changes), None)
 
