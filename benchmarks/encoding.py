@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 from protograph._internal.memory import keep_freed_memory
-from protograph.data.datasets.folder import list_images
+from protograph.data.labelled_images import list_class_folders
 from protograph.encoders import ImageEncoder, open_encoder
 from protograph.encoders.base import BATCH
 from protograph.encoders.workers import cpu_workers
@@ -117,8 +117,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with TemporaryDirectory() as scratch:
         if arguments.images:
-            listed = list_images(arguments.images)
-            files = [arguments.images / name / file for name, names in listed.items() for file in names][: arguments.most]
+            listed = list_class_folders(arguments.images)
+            files = [arguments.images / name for names in listed.values() for name in names][: arguments.most]
         else:
             files = write_photographs(Path(scratch), arguments.most)
         print(measure(files, arguments.repeats).markdown())

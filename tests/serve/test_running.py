@@ -1,9 +1,11 @@
 """The server as a process: TLS, graceful stop, kills, two writers, the stream of changes."""
 
+import asyncio
 import json
 import random
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -175,3 +177,23 @@ def test_a_kill_leaves_the_file_whole_with_all_that_was_confirmed(model: Path) -
         assert {"red", "green"} | confirmed <= known
         assert len(known - confirmed) <= 4  # one at most whose answer was on its way, for each kill
     assert confirmed
+
+
+def test_answers_do_not_wait_for_the_client_between_head_and_body() -> None:
+    seen = []
+
+    class Recording(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            seen.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            transport.close()
+
+    async def connect() -> None:
+        with Place(port=0).bind() as bound:
+            server = await asyncio.get_running_loop().create_server(Recording, sock=bound)
+            reader, writer = await asyncio.open_connection(*bound.getsockname())
+            assert await reader.read() == b""
+            writer.close()
+            server.close()
+
+    asyncio.run(connect())
+    assert seen == [1]
