@@ -15,6 +15,7 @@ from protograph.classifier.gaussian_fitting import (
     choose_tempering,
     class_accuracy,
     class_statistics,
+    enough_to_calibrate,
     fit_classifier,
     left_out_scores,
     right_confidence_factor,
@@ -240,6 +241,20 @@ def test_too_few_classes_or_images_are_served_by_usual_settings() -> None:
     assert alone.predict(features[:2].numpy()).tolist() == ["a", "a"]
     single = Classifier().fit(features[::8].numpy(), ["a", "b", "c"])
     assert single.predict(features[::8].numpy()).tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("counts", [(4, 4, 4, 4), (5, 5, 5, 4), (19, 3, 3, 3), (10, 4, 4, 4), (8, 8, 3)])
+def test_a_rate_can_be_calibrated_exactly_where_fitting_does_not_refuse_it(counts: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.cat([torch.randn(count, 6, generator=generator) + 5 * index for index, count in enumerate(counts)])
+    labels = [f"class {index}" for index, count in enumerate(counts) for _ in range(count)]
+    try:
+        Classifier(unknown=0.05).fit(features.numpy(), labels)
+    except InputError:
+        assert not enough_to_calibrate(counts, 0.05)
+    else:
+        assert enough_to_calibrate(counts, 0.05)
+    assert not enough_to_calibrate(counts, None)
 
 
 def test_a_refit_is_a_fit_on_all_images_and_keeps_classes_without_examples(tmp_path: object) -> None:

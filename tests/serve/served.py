@@ -32,7 +32,7 @@ from protograph.serve.running import Place, new_server
 
 TOKEN = "token-of-the-tests"
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
-COLOURS = {"red": (1, 0, 0), "green": (0, 1, 0), "blue": (0, 0, 1)}
+COLOURS = {"red": (1, 0, 0), "green": (0, 1, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0)}
 HOST = "http://127.0.0.1:8000"
 
 

@@ -1,8 +1,11 @@
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from served import HEADERS, Asking, client, encoder, files, photograph, photographs
 
 from protograph import Classifier
@@ -144,3 +147,23 @@ def test_relations_are_told_by_hand_where_there_are_none(model: Path, asking: As
     assert [(part["class"], part["similarity"]) for part in related] == [("green", 0.5)]
     post(asking, "classes/relations", json={"class": "blue", "similarities": {}})
     assert asking.get("/api/classes/relations", params={"class": "blue"}).json()["relations"] == []
+
+
+def test_a_model_that_is_taught_from_nothing_tells_unknown_images_once_it_can(tmp_path: Path) -> None:
+    Classifier.empty(encoder(), unknown=0.05).save(tmp_path / "new.pg")
+    with client(tmp_path / "new.pg") as asking:
+        for count, colour in enumerate(("red", "green", "blue", "yellow")):
+            assert asking.get("/api/model").json()["unknown"] is None, f"with {count} classes"
+            post(asking, "classes", files=files(photographs(colour, 4)), data={"name": colour})
+        assert asking.get("/api/model").json()["unknown"] is None, "1 image in 20 cannot be told from 16"
+        post(asking, "classes/examples", files=files(photographs("red", 3, 4)), data={"class": "red"})
+        assert asking.get("/api/model").json()["unknown"] == 0.05
+        strange = photograph_of_noise()
+        assert asking.post("/api/predict", files=files([strange])).json()["results"][0]["unknown"]
+
+
+def photograph_of_noise() -> bytes:
+    """A JPEG of random pixels, which is like none of the colours."""
+    content = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8)).save(content, "JPEG")
+    return content.getvalue()

@@ -25,7 +25,7 @@ from protograph.classifier.gaussian_space import (
 )
 from protograph.classifier.leave_one_out import LeaveOneOut
 from protograph.episodes import seeded
-from protograph.evaluation.unknown import false_alarm_threshold
+from protograph.evaluation.unknown import allowed_alarms, false_alarm_threshold
 from protograph.nn.classify import GaussianClassifier, tempering
 from protograph.nn.operators import mapped_weights
 from protograph.nn.whitening import Whitening, WithinSpread, mean_vectors
@@ -147,6 +147,12 @@ def usual_settings(features: int, relations: Mapping[str, KeptRelation]) -> Gaus
 def enough_to_choose(counts: Iterable[int]) -> bool:
     """Return whether classes with so many images are enough to choose settings."""
     return sum(count >= FEWEST_IMAGES for count in counts) >= FEWEST_CLASSES
+
+
+def enough_to_calibrate(counts: Iterable[int], rate: float | None) -> bool:
+    """Return whether classes with so many images are enough to calibrate a false-alarm rate, if there is one."""
+    usable = [min(count, MOST_IMAGES) for count in counts if count >= FEWEST_IMAGES]
+    return rate is not None and enough_to_choose(usable) and allowed_alarms(sum(usable[:MOST_CLASSES]), rate) > 0
 
 
 def class_statistics(features: Tensor, members: Sequence[Sequence[int]], power: float) -> ClassStatistics:

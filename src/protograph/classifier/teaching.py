@@ -13,7 +13,7 @@ from protograph._internal.progress import Progress, Silent
 from protograph._internal.wording import counted
 from protograph.classifier.answering import Answering
 from protograph.classifier.base import is_whole
-from protograph.classifier.gaussian_fitting import enough_to_choose, fit_space
+from protograph.classifier.gaussian_fitting import enough_to_calibrate, fit_space
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import as_label
@@ -240,7 +240,7 @@ class Teaching(Answering):
         counts = [len(features) for features in state.kept.values()]
         if not counts or sum(counts) > self.refit_up_to or not all_features_kept(state):
             return state
-        return self._refitted(state, self.unknown if enough_to_choose(counts) else None, Silent())
+        return self._refitted(state, self.unknown if enough_to_calibrate(counts, self.unknown) else None, Silent())
 
     def _with_features(self, kept: Mapping[str, Tensor], examples: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the kept features with those [K, D] of new examples by class name; none, where none are kept."""

@@ -42,7 +42,7 @@ def serve_command(
     unknown: Annotated[
         float | None,
         typer.Option(
-            help="With --new, the share of known images that may be answered 'unknown', from four classes of four images on. "
+            help="With --new, the share of known images that may be answered 'unknown', once there are enough images to tell. "
             f"(default: {USUAL_UNKNOWN})",
             show_default=False,
         ),

@@ -29,13 +29,18 @@ def false_alarm_threshold(scores: Tensor, rate: float) -> float:
 
     """
     check_rate(rate)
-    rejected = int(rate * (len(scores) + 1))
+    rejected = allowed_alarms(len(scores), rate)
     if not rejected:
         raise InputError(
             f"'unknown' at the rate {rate:g} needs {math.ceil(1 / rate) - 1} held-out images, and there are {len(scores)}: "
             "give classes more images, or choose a higher rate"
         )
     return scores.sort().values[rejected - 1].item()
+
+
+def allowed_alarms(count: int, rate: float) -> int:
+    """Return how many of so many known images may be rejected, so that of others like them at most this share is."""
+    return int(rate * (count + 1))
 
 
 def check_rate(rate: float) -> None:

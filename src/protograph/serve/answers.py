@@ -106,7 +106,7 @@ def model_summary(name: str, served: Served, limits: Limits, changes: list[Any])
         "added": len(classifier.classes_) - space.seen,
         "encoder": backbone_title(described),
         "size": list(described["preparation"]["shape"][1:]),
-        "unknown": classifier.unknown,
+        "unknown": None if classifier.threshold_ is None else classifier.unknown,  # with few images it is not calibrated yet
         "unknown_label": plain(classifier.unknown_label),
         "prior": classifier.prior,
         "relations": list(space.relations),
