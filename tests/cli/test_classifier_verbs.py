@@ -277,11 +277,13 @@ def test_relations_are_used_and_kept(birds: Path, tmp_path: Path) -> None:
     pairs.write_text("crow,gull,1\nduck,gull,1\nfinch,crow,1\nheron,gull,1\n")
     said = answer("fit", birds, "--out", tmp_path / "birds.pg", "--relations", f"edges:{pairs}", "--variant=gcgpn-aux")
     assert (said["variant"], said["relations"]) == ("gcgpn-aux", ["edges_pairs"])
-    assert answer("add-class", tmp_path / "birds.pg", "heron")["examples"] == 0, "the graph knows the name"
-    without = protograph("add-class", tmp_path / "birds.pg", "ostrich")
+    named = f"--relations=edges:{pairs}"
+    assert answer("add-class", tmp_path / "birds.pg", "heron", named)["examples"] == 0, "the graph knows the name"
+    without = protograph("add-class", tmp_path / "birds.pg", "ostrich", named)
     check_refused(without, "nothing is known of class 'ostrich'", "give at least one example")
     image = birds / "crow" / "0.png"
-    noted = protograph("add-class", tmp_path / "birds.pg", "ostrich", image)
+    check_refused(protograph("add-class", tmp_path / "birds.pg", "ostrich", image), f"add --relations edges:{pairs}")
+    noted = protograph("add-class", tmp_path / "birds.pg", "ostrich", image, named)
     assert noted.exit_code == 0
     assert "note: class 'ostrich' is taken as unrelated" in noted.stderr
     assert "warn" not in noted.stderr.lower()
@@ -493,21 +495,21 @@ def test_a_class_that_wordnet_is_asked_about_is_told_by_the_sense_it_was_taken_f
     vectors = np.eye(6, dtype=np.float32)
     np.savez(tmp_path / "vectors.npz", vectors=vectors, labels=["bird", "bird", "goose", "goose", "box", "box"])
     np.savez(tmp_path / "new.npz", vectors=-vectors[:1])
-    model = tmp_path / "one.pg"
-    answer("fit", tmp_path / "vectors.npz", "--out", model, f"--relations=wordnet:{tmp_path / 'wn'}")
+    model, named = tmp_path / "one.pg", f"--relations=wordnet:{tmp_path / 'wn'}"
+    answer("fit", tmp_path / "vectors.npz", "--out", model, named)
     taken = "relation 'wordnet' takes 'crane' for crane.n.01 (a large bird; long legs); --like names another sense"
-    assert answer("add-class", model, "crane", tmp_path / "new.npz")["notes"] == [taken]
-    (other,) = answer("add-class", model, "hoist", tmp_path / "new.npz", "--like=crane.n.02")["notes"]
+    assert answer("add-class", model, "crane", tmp_path / "new.npz", named)["notes"] == [taken]
+    (other,) = answer("add-class", model, "hoist", tmp_path / "new.npz", named, "--like=crane.n.02")["notes"]
     assert other == "relation 'wordnet' takes 'crane.n.02' for crane.n.02 (lifts and moves heavy objects)", (
         "which was asked for"
     )
     assert (
-        answer("add-class", model, "lift", tmp_path / "new.npz", f"--like={ids[5]}")["notes"] == []
+        answer("add-class", model, "lift", tmp_path / "new.npz", named, f"--like={ids[5]}")["notes"] == []
     )  # an id means what it means
-    assert answer("add-class", model, "jib", tmp_path / "new.npz", "--like=box=0.8")["notes"] == []
-    (unrelated,) = answer("add-class", model, "wyvern", tmp_path / "new.npz")["notes"]
+    assert answer("add-class", model, "jib", tmp_path / "new.npz", named, "--like=box=0.8")["notes"] == []
+    (unrelated,) = answer("add-class", model, "wyvern", tmp_path / "new.npz", named)["notes"]
     assert "taken as unrelated" in unrelated
-    assert f"note: {taken}" in protograph("add-class", model, "Crane", tmp_path / "new.npz").stderr.replace(
+    assert f"note: {taken}" in protograph("add-class", model, "Crane", tmp_path / "new.npz", named).stderr.replace(
         "'Crane'", "'crane'"
     )
 
@@ -517,7 +519,8 @@ def test_fit_goes_on_without_what_wordnet_lacks_and_says_so(tmp_path: Path) -> N
     write_wordnet(tmp_path / "wn")
     labels = np.repeat(["bird", "wyvern", "box", "goose"], 2)
     np.savez(tmp_path / "vectors.npz", vectors=np.eye(8, dtype=np.float32), labels=labels)
-    line = ["fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg", f"--relations=wordnet:{tmp_path / 'wn'}"]
+    named = f"--relations=wordnet:{tmp_path / 'wn'}"
+    line = ["fit", tmp_path / "vectors.npz", "--out", tmp_path / "one.pg", named]
     said = answer(*line)
     assert said["classes"] == 4
     note = said["notes"][0]
@@ -525,7 +528,7 @@ def test_fit_goes_on_without_what_wordnet_lacks_and_says_so(tmp_path: Path) -> N
     (relation,) = Classifier.load(tmp_path / "one.pg").space_.relations.values()
     assert relation.known == ("bird", "box", "goose", None)
     assert f"note: {note}" in protograph(*line).stderr
-    (taken,) = answer("add-class", tmp_path / "one.pg", "crane", tmp_path / "vectors.npz")["notes"]
+    (taken,) = answer("add-class", tmp_path / "one.pg", "crane", tmp_path / "vectors.npz", named)["notes"]
     assert taken.startswith("relation 'wordnet' takes 'crane' for crane.n.01"), "the file still knows whom to ask"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import protograph.serve
 from protograph import Classifier
 from protograph.cli import app
 from protograph.cli.serve import begin
@@ -57,6 +58,7 @@ def test_a_missing_extra_says_what_to_install(model: Path, monkeypatch: pytest.M
             raise ModuleNotFoundError(f"No module named '{name}'", name=name)
         return usual(name, *arguments, **options)
 
+    monkeypatch.setattr(protograph, "serve", protograph.serve)  # an import that fails half way replaces it
     for name in [name for name in sys.modules if name.startswith("protograph.serve")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
