@@ -23,6 +23,14 @@ def seal(tensors: dict[str, Tensor], key: str, text: str, **metadata: str) -> by
     return save(ready, {**metadata, key: text, "digest": tensors_digest(text, ready)})
 
 
+def with_sorted_header(content: bytes) -> bytes:
+    """Return a safetensors file whose header is sorted: the library writes texts in an order that differs each time."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # so that numbers stay aligned
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]
+
+
 def unseal(content: bytes, key: str) -> tuple[str, dict[str, Tensor]]:
     """Return the text and the tensors of a file that `seal` wrote.
 

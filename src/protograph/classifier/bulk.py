@@ -17,8 +17,9 @@ from protograph._internal.locks import hold_lock
 from protograph._internal.progress import Progress
 from protograph._version import __version__
 from protograph.classifier.answer_file import Answer, AnswerFile, check_answer_file
-from protograph.classifier.inputs import list_files
+from protograph.classifier.inputs import check_encoder_of, list_files
 from protograph.classifier.sorting import SortedFolder
+from protograph.data.feature_shards import ShardReader, is_feature_folder
 from protograph.encoders.base import KeptEncoder
 from protograph.encoders.preparation import unreadable
 
@@ -149,6 +150,8 @@ def plain(label: Any) -> Any:
 
 def _questions(classifier: "Classifier", files: Sequence[Path], skip_bad: bool, progress: Progress) -> _Questions:
     encoder = classifier.encoder_
+    if len(files) == 1 and is_feature_folder(files[0]):
+        return _questions_of_shards(classifier, files[0])
     if encoder is None:
         names, vectors = classifier.encode_files(files, skip_bad, progress)
         return _Questions(names, None, _stamps(files), lambda start, stop: (vectors[start:stop], {}))
@@ -162,6 +165,13 @@ def _questions(classifier: "Classifier", files: Sequence[Path], skip_bad: bool, 
         return (encode(readable) if readable else torch.zeros(0, classifier.n_features_in_)), bad
 
     return _Questions([str(image) for image in images], images, _stamps(images), features)
+
+
+def _questions_of_shards(classifier: "Classifier", folder: Path) -> _Questions:
+    check_encoder_of(folder, classifier.encoder_, classifier.n_features_in_)
+    reader = ShardReader(folder)
+    shards = [reader.manifest.path(folder, index) for index in range(reader.manifest.shards)]
+    return _Questions(reader.names, None, _stamps(shards), lambda start, stop: (reader.vectors(start, stop), {}))
 
 
 def _digest(path: Path) -> str:
@@ -184,8 +194,8 @@ def _stamps(files: Sequence[Path]) -> str:
 
 def _check_apart(folder: Path, files: Sequence[Path], classifier: "Classifier") -> None:
     """Refuse to sort into a folder whose copies would be found among the images."""
-    if classifier.encoder_ is None:
-        raise InputError("the model was fitted on features, which cannot be sorted: leave out --sort-into")
+    if classifier.encoder_ is None or any(map(is_feature_folder, files)):
+        raise InputError("these are features, which cannot be sorted: leave out --sort-into")
     target = folder.resolve()
     for file in files:
         source = Path(os.path.realpath(file))

@@ -18,15 +18,16 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph._internal.files import is_folder
 from protograph._internal.progress import Progress, Silent
-from protograph.data.datasets.features import READERS, bad_rows, read_features, read_vectors
+from protograph.data.datasets.features import FEATURE_PARTS, READERS, bad_rows, read_features, read_vectors
+from protograph.data.feature_shards import is_feature_folder, read_manifest
 from protograph.data.labelled_images import LabelledImages, find_labelled_images, list_class_folders
 from protograph.data.reading import SUFFIXES, count_other_files, find_all_folders, find_names
-from protograph.encoders import Encoder
+from protograph.encoders import Encoder, ImageEncoder
+from protograph.encoders.base import KeptEncoder
 from protograph.encoders.preparation import unreadable
 
 KINDS_NAMED = 5  # of the files that are left out
 TITLES = {"train": "training", "validation": "validation", "test": "test"}  # of parts
-FEATURE_PARTS = {"train": "train", "validation": "seen-validation", "test": "seen-test"}  # in a file of features
 
 
 def as_images(inputs: Any) -> Sequence[Any] | None:
@@ -76,8 +77,30 @@ class LabelledFiles:
 
 
 def holds_features(source: Path) -> bool:
-    """Return whether a path names a file of features, not a folder of images."""
-    return source.suffix in READERS and not is_folder(source)
+    """Return whether a path names a file of features or a folder of shards, not a folder of images."""
+    return is_feature_folder(source) if is_folder(source) else source.suffix in READERS
+
+
+def check_encoder_of(source: Path, encoder: Encoder | None, features: int) -> None:
+    """Raise an `InputError` unless a classifier can be asked about the features in a folder of shards.
+
+    Args:
+        source: The folder.
+        encoder: The encoder of the classifier, which must be the one that made the features; None where it has none.
+        features: The number of features D that it was fitted on.
+
+    """
+    notes = read_manifest(source).encoder
+    if encoder is None:
+        if notes.features != features:
+            raise InputError(f"{source} has vectors of {notes.features} numbers, but the model was fitted on {features}")
+        return
+    opened = encoder.opened() if isinstance(encoder, KeptEncoder) else encoder
+    if not isinstance(opened, ImageEncoder) or opened.digest() != notes.digest:
+        raise InputError(
+            f"{source} has features by {notes.name} at {notes.size} pixels, which is not the network that the model was fitted "
+            "with: embed the images with that one, or give the images"
+        )
 
 
 def read_training_files(source: Path, skip_bad: bool, progress: Progress) -> LabelledFiles:
@@ -172,7 +195,10 @@ def encode_files(
         recursive: Whether images are also taken from the folders in a folder; then a line says how many there are.
 
     """
-    if encoder is None:
+    folders = [file for file in files if is_feature_folder(file)]
+    if encoder is None or (folders and len(folders) == len(files)):
+        for folder in folders:
+            check_encoder_of(folder, encoder, features)
         return _read_vector_files(files, features, skip_bad, progress)
     images = readable_images(files, skip_bad, progress, recursive)
     return [str(file) for file in images], encoder.encode(images, progress)
@@ -191,10 +217,10 @@ def _read_vector_files(files: Sequence[Path], features: int, skip_bad: bool, pro
     names: list[str] = []
     tables: list[Tensor] = []
     for file in files:
-        rows, vectors = read_vectors(file, skip_bad, progress)
+        file_names, vectors = read_vectors(file, skip_bad, progress)
         if vectors.shape[1] != features:
             raise InputError(f"{file} has vectors of {vectors.shape[1]} numbers, but the model was fitted on {features}")
-        names += [f"{file}[{row}]" for row in rows]
+        names += file_names
         tables.append(torch.from_numpy(vectors))
     return names, torch.cat(tables)
 

@@ -52,6 +52,7 @@ PANELS = {  # the verbs by panel of the overview: where each is, and the first l
         "remove-examples": ("teaching:remove_examples_command", "Remove some examples of a class."),
         "remove-class": ("classifier:remove_class_command", "Remove a fitted or added class, in place."),
         "export": ("classifier:export_command", "Write a model as ONNX."),
+        "embed": ("embed:embed_command", "Turn any number of images into features, in shards that others read."),
         "relations": (
             "relations:relations_command",
             "Show how similar classes are by a relation, and save or draw the matrix.",

@@ -12,7 +12,7 @@ from protograph._internal.errors import unknown_name as unknown_name
 from protograph._internal.progress import Progress
 from protograph.classifier.estimator import Classifier
 from protograph.classifier.file_measures import measure_files
-from protograph.classifier.inputs import read_test_files
+from protograph.classifier.inputs import check_encoder_of, read_test_files
 from protograph.classifier.measures import AnswerMeasures
 from protograph.cli.display import ShownProgress, escape, measures_table, reported, show
 from protograph.cli.options import (
@@ -26,6 +26,7 @@ from protograph.cli.options import (
     load_plugins,
 )
 from protograph.data import Dataset, open_dataset
+from protograph.data.feature_shards import is_feature_folder
 from protograph.data.kept_split import with_kept_split
 from protograph.device import PRECISIONS
 from protograph.evaluation.metrics import EvaluationSizes, choose_bias, evaluate, measures_as_json
@@ -127,11 +128,13 @@ def evaluate_command(
 
 
 def evaluate_model(model: Path, folder: Path, backbone_weights: Path | None, as_json: bool) -> None:
-    """Measure a model file on a folder of images, a table of images or a file of features."""
+    """Measure a model file on a folder of images, a table of images, a file of features or a folder of shards."""
     progress = ShownProgress(quiet=as_json)
     classifier = Classifier.load(model, backbone_weights)
+    if is_feature_folder(folder):
+        check_encoder_of(folder, classifier.encoder_, classifier.n_features_in_)
     files = read_test_files(folder, False, progress)
-    if files.features != (classifier.encoder_ is None):
+    if not is_feature_folder(folder) and files.features != (classifier.encoder_ is None):
         raise InputError(f"{model} was fitted on {'images' if files.features else 'features'}: give some of these")
     measured = measure_files(classifier, files, progress)
     notes = []

@@ -40,9 +40,11 @@ from protograph.cli.options import (
 )
 from protograph.cli.train import run_training
 from protograph.data import open_dataset
+from protograph.data.feature_shards import is_feature_folder, read_manifest
 from protograph.data.labelled_images import is_table
-from protograph.encoders import BACKBONE_NAMES, STRONG_NAME, check_trainable, open_encoder, strongest_backbone
+from protograph.encoders import BACKBONE_NAMES, STRONG_NAME, ImageEncoder, check_trainable, open_encoder, strongest_backbone
 from protograph.encoders.efficientnet_lite import RELEASES
+from protograph.encoders.registry import SHIPPED_NAME
 from protograph.nn.backbones import BACKBONES
 from protograph.training.recipes import stage_before
 from protograph.training.run_config import configure
@@ -64,8 +66,8 @@ def fit_command(
         typer.Argument(
             metavar="IMAGES",
             help="A folder with a folder of images for each class, with a metadata.csv or .jsonl, or with such folders named "
-            "train and test; a .csv or .jsonl of paths and labels; or a file of features (.npz, .safetensors or .parquet with "
-            "vectors and labels).",
+            "train and test; a .csv or .jsonl of paths and labels; a file of features (.npz, .safetensors or .parquet with "
+            "vectors and labels); or a folder of features that `embed` made.",
             show_default=False,
         ),
     ],
@@ -324,16 +326,53 @@ def fit_frozen(
 ) -> tuple["Classifier", int]:
     """Return a classifier on the features of a frozen network or of a file, and the number of examples."""
     if holds_features(images):
-        for option, value in (("--backbone", backbone), ("--size", size), ("--copies", settings["copies"])):
+        sharded = is_feature_folder(images)
+        for option, value in (
+            ("--backbone", None if sharded else backbone),
+            ("--size", size),
+            ("--copies", settings["copies"]),
+        ):
             if value is not None:
                 raise InputError(f"{images} holds features: leave out {option} {value}")
-    encoder = None
-    if not holds_features(images):  # before the images are looked through
+        encoder = encoder_of_shards(images, backbone, device) if sharded else None
+    else:  # before the images are looked through
         encoder = open_encoder(backbone or strongest_backbone(), device=find_device(device), size=size)
     files = read_training_files(images, skip_bad, progress)
     classifier = pg.Classifier(encoder, **settings)
     classifier.fit(files.inputs, np.array(files.labels), relations, progress)
     return classifier, len(files.labels)
+
+
+def encoder_of_shards(folder: Path, backbone: str | None, device: str) -> ImageEncoder | None:
+    """Return the encoder that made the features in a folder, so that the model takes images, too; None where it is not here.
+
+    Args:
+        folder: The folder of shards.
+        backbone: The encoder as the user names it. A folder may come from anyone, so of the names in there, only those of
+            encoders that installed packages bring are opened.
+        device: The device by the name a user gives.
+
+    Raises:
+        InputError: The user names another encoder than the one that made the features.
+
+    """
+    notes = read_manifest(folder).encoder
+    if backbone is None and notes.name not in (SHIPPED_NAME, *RELEASES):
+        return None
+    name = backbone or notes.name
+    try:
+        encoder = open_encoder(
+            name, device=find_device(device), size=notes.size if name in RELEASES and name == notes.name else None
+        )
+    except InputError:
+        if backbone is not None:
+            raise
+        return None
+    if encoder.digest() == notes.digest:
+        return encoder
+    if backbone is not None:
+        raise InputError(f"the features in {folder} are by {notes.name}, not by this {backbone}: leave out --backbone")
+    return None
 
 
 def fit_end_to_end(

@@ -25,7 +25,8 @@ def predict_command(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="Images, or folders, with all folders inside; files of features, where the model was fitted on features.",
+            help="Images, or folders, with all folders inside; files of features, where the model was fitted on features; "
+            "what `embed` made with the network of the model.",
             show_default=False,
         ),
     ],

@@ -8,7 +8,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -53,7 +53,16 @@ def read_label_table(path: Path) -> list[LabelledName]:
     if path.suffix.lower() not in TABLE_SUFFIXES:
         raise InputError(f"{path} is no table of images: give a {' or '.join(TABLE_SUFFIXES)} file, or a folder")
     text = read_text_file(path, "table of images", MAX_TABLE_BYTES)
-    lines = _csv_lines(text, path) if path.suffix.lower() == ".csv" else _json_lines(text, path)
+    return check_rows(_csv_lines(text, path) if path.suffix.lower() == ".csv" else _json_lines(text, path), path)
+
+
+def check_rows(lines: Iterable[tuple[int, Any, Any]], path: Path) -> list[LabelledName]:
+    """Return the lines of a table, of which the number, the image and the class are given, after all checks.
+
+    Raises:
+        InputError: A line cannot be used, or two contradict one another.
+
+    """
     rows = [
         LabelledName(_checked_name(file, path, line), _checked_label(label, path, line), line) for line, file, label in lines
     ]
@@ -84,7 +93,7 @@ def _csv_lines(text: str, path: Path) -> Iterator[tuple[int, Any, Any]]:
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         header = [cell.strip() for cell in next(rows, [])]
-        file, label = (header.index(column) for column in _columns(header, path))
+        file, label = (header.index(column) for column in label_columns(header, path))
         for row in rows:
             if not any(map(str.strip, row)):
                 continue
@@ -109,7 +118,7 @@ def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Any, Any]]:
             raise InputError(f"line {number} of {path} is not JSON ({error}): give an object on each line") from error
         if not isinstance(row, dict):
             raise InputError(f"line {number} of {path} is not a JSON object: give an object on each line")
-        columns = columns or _columns([*row], path)
+        columns = columns or label_columns([*row], path)
         for column in columns:
             if column not in row:
                 raise InputError(f"line {number} of {path} has no '{column}': give it one, or delete the line")
@@ -121,8 +130,13 @@ def _has_columns(header: list[str]) -> bool:
     return bool(cells & {*PATH_COLUMNS}) and bool(cells & {*LABEL_COLUMNS})
 
 
-def _columns(header: list[str], path: Path) -> tuple[str, str]:
-    """Return the names of the columns of images and of classes."""
+def label_columns(header: list[str], path: Path) -> tuple[str, str]:
+    """Return the names of the columns of images and of classes.
+
+    Raises:
+        InputError: There is none, or more than one, of either.
+
+    """
     chosen = []
     for kind, names in (("images", PATH_COLUMNS), ("classes", LABEL_COLUMNS)):
         present = [name for name in header if name in names]

@@ -58,7 +58,7 @@ DATASETS = {
     ),
     "folder": DatasetSource(open_folder, "conv4-64-128", "your images: a folder of class folders, or a table"),
     "features": DatasetSource(
-        open_features, "identity", "your vectors with labels: a .npz, .safetensors or .parquet file"
+        open_features, "identity", "your vectors with labels: a .npz, .safetensors or .parquet file, or what `embed` made"
     ),
 }  # fmt: skip
 

@@ -228,6 +228,46 @@ class ImageEncoder:
         """
         return self._encode(images, None, 1, progress, cached=False)[:, 0]
 
+    def encode_each(
+        self, count: int, read: Callable[[int], Tensor], advance: Callable[[int], None]
+    ) -> tuple[Tensor, dict[int, str]]:
+        """Return the features [n, D] of images in full batches, and by index why some cannot be read.
+
+        Batches depend on the indices alone: neither on the number of cores, nor on images that cannot be read, whose features
+        are those of a black image. So the last digits of features are the same on one core as on many.
+
+        Args:
+            count: The number of images n.
+            read: Returns the pixels of an image, uint8 [C, H, W], by its index; called by several threads.
+            advance: Called with the number of images that were encoded.
+
+        """
+        size, on_cpu = self.batch_size(), self.device.type == "cpu"
+        workers, threads = cpu_workers() if on_cpu else (min(8, os.cpu_count() or 1), None)
+        batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
+        problems: dict[int, str] = {}
+
+        def pixels(row: int) -> Tensor:
+            try:
+                return read(row)
+            except InputError as error:
+                problems[row] = str(error)
+                return torch.zeros(self.preparation.shape, dtype=torch.uint8)
+
+        def work(rows: range) -> Tensor:
+            inputs = self._inputs(torch.stack([pixels(row) for row in rows]), None, 1)
+            return self._forward(inputs) if on_cpu else inputs
+
+        if on_cpu:
+            keep_freed_memory()
+        encoded = []
+        with warnings.catch_warnings():  # Pillow warns of metadata that is not used
+            warnings.simplefilter("ignore")
+            for rows, result in zip(batches, ordered_results(work, batches, workers, threads), strict=True):
+                encoded.append(result if on_cpu else self._forward(result))
+                advance(len(rows))
+        return torch.cat(encoded) if encoded else torch.zeros(0, self.features), problems
+
     def encode_augmented(self, images: Sequence[Any], copies: int, seed: int, progress: Progress | None = None) -> Tensor:
         """Return the features [n, copies, D] of copies changed at random, by the seed and the image alone."""
         return self._encode(images, seed, copies, progress)

@@ -3,6 +3,7 @@
     .npz           arrays `vectors` [P, D], `labels` [P] (names or numbers), optionally `split` [P]
     .safetensors   tensors `vectors` [P, D], `labels` [P] (numbers); optionally a JSON list `classes` in the metadata
     .parquet       columns `label`, `vector` (lists of numbers), optionally `split`
+    a folder       of shards, as `protograph embed` writes them
 
 `split` is one of train, seen-validation, seen-test, novel-validation, novel-test for every vector; without it classes and
 vectors are divided as `splits.split_freely` states.
@@ -24,17 +25,24 @@ from protograph._internal.npz import read_npz
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, features_fingerprint, pools
-from protograph.data.splits import DATASET_PARTS, Split, check_sizes, split_freely
+from protograph.data.feature_shards import ShardedFeatures, is_feature_folder, read_feature_folder
+from protograph.data.splits import DATASET_PARTS, Split, check_sizes, split_by_parts, split_freely
 from protograph.data.store import FeatureStore
 
+FEATURE_PARTS = {"train": "train", "validation": "seen-validation", "test": "seen-test"}  # of images, in a file of features
 MAX_FEATURE_BYTES = 64_000_000_000  # of a file; more would not fit into memory
 
 
 def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     """Return the vectors of the file `root` as a dataset."""
-    vectors, labels, parts = read_features(root)
-    bad = bad_rows(vectors, labels, root, skip_bad, progress)
-    split = _split(labels, parts, bad, root)
+    if is_feature_folder(root):
+        sharded = read_feature_folder(root)
+        vectors, bad = sharded.vectors, bad_rows(sharded.vectors, sharded.labels, root, skip_bad, progress)
+        split = _split_as_images(sharded, bad, root)
+    else:
+        vectors, labels, parts = read_features(root)
+        bad = bad_rows(vectors, labels, root, skip_bad, progress)
+        split = _split(labels, parts, bad, root)
     progress.say(f"{root}: {split.counts().replace('images', 'vectors')}")
     tensor = torch.from_numpy(vectors)
     return Dataset(
@@ -76,21 +84,35 @@ def bad_rows(
     return set(bad)
 
 
-def read_vectors(path: Path, skip_bad: bool, progress: Progress) -> tuple[list[int], NDArray[np.float32]]:
-    """Return the rows [n] of a file without bad ones, and their vectors [n, D]; labels are not needed."""
-    vectors, _, _ = _read(path)
-    _check(vectors, None, None, path)
-    vectors = _as_float32(vectors)
+def read_vectors(path: Path, skip_bad: bool, progress: Progress) -> tuple[list[str], NDArray[np.float32]]:
+    """Return the names [n] of the vectors of a file or a folder of shards without bad ones, and these [n, D].
+
+    Labels are not needed. Vectors of images are called as the images were, others by the file and the row.
+    """
+    if is_feature_folder(path):
+        sharded = read_feature_folder(path)
+        names, vectors = sharded.names, sharded.vectors
+    else:
+        read, _, _ = _read(path)
+        _check(read, None, None, path)
+        vectors = _as_float32(read)
+        names = [f"{path}[{row}]" for row in range(len(vectors))]
     bad = bad_rows(vectors, None, path, skip_bad, progress)
     rows = [row for row in range(len(vectors)) if row not in bad]
     if not rows:
         raise InputError(f"{path} holds no vectors: give a file that does")
-    return rows, vectors[rows]
+    return [names[row] for row in rows], vectors[rows]
 
 
 def _read(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
+    if is_feature_folder(path):
+        sharded = read_feature_folder(path)
+        return sharded.vectors, sharded.labels, sharded.parts and [FEATURE_PARTS[part] for part in sharded.parts]
     check_plain_file(
-        path, "file of features", MAX_FEATURE_BYTES, "give a .npz, .safetensors or .parquet with vectors and labels"
+        path,
+        "file of features",
+        MAX_FEATURE_BYTES,
+        "give a .npz, .safetensors or .parquet with vectors and labels, or a folder that `protograph embed` made",
     )
     if path.suffix not in READERS:
         raise InputError(f"cannot read features from {path}: give a .npz, .safetensors or .parquet file")
@@ -118,12 +140,29 @@ def _check(vectors: NDArray[Any], labels: Sequence[str] | None, parts: Sequence[
             raise unknown_name(f"split in {path}", part, [name.replace("_", "-") for name in DATASET_PARTS])
 
 
+def _split_as_images(features: ShardedFeatures, bad: set[int], path: Path) -> Split:
+    """Split features of images as the images themselves would be split."""
+    if features.labels is None:
+        raise InputError(f"{path} has no labels: make it anew without --unlabelled")
+    members = _members(features.labels, bad)
+    check_sizes(members, "vectors", str(path))
+    if features.parts is not None:
+        return split_by_parts(members, features.parts, features.names, source=str(path))
+    return split_freely(members, names=features.names)
+
+
+def _members(labels: Sequence[str], bad: set[int]) -> dict[str, list[int]]:
+    """Return the rows of each class without bad ones."""
+    members: dict[str, list[int]] = {name: [] for name in sorted(set(labels))}
+    for row, label in enumerate(labels):
+        if row not in bad:
+            members[label].append(row)
+    return members
+
+
 def _split(labels: Sequence[str], parts: Sequence[str] | None, bad: set[int], path: Path) -> Split:
     if parts is None:
-        members: dict[str, list[int]] = {name: [] for name in sorted(set(labels))}
-        for row, label in enumerate(labels):
-            if row not in bad:
-                members[label].append(row)
+        members = _members(labels, bad)
         check_sizes(members, "vectors", str(path))
         return split_freely(members)
     grouped: dict[str, dict[str, list[int]]] = {part: {} for part in DATASET_PARTS}
