@@ -35,10 +35,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from PIL import Image  # noqa: E402
 
 import protograph as pg  # noqa: E402
 from protograph._internal.errors import InputError  # noqa: E402
 from protograph.cli import app, find_verb  # noqa: E402
+from protograph.data.feature_shards import finished_shards, is_feature_folder, read_manifest, read_shard  # noqa: E402
 from protograph.training.run_folder import Run  # noqa: E402
 
 WRITING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tempfile.mkstemp", "tempfile.mkdtemp", "os.link")
@@ -103,6 +105,19 @@ def run_intact() -> None:
         _ = run.history, run.measures
 
 
+def shards_outcome() -> Any:
+    """Return the shards of features, to the last bit."""
+    return {path.name: path.read_bytes() for path in Path("features").iterdir() if not path.name.startswith(".")}
+
+
+def shards_intact() -> None:
+    """Assert that each shard of features, if it is there, is whole."""
+    if is_feature_folder(Path("features")):
+        manifest = read_manifest(Path("features"))
+        for index in finished_shards(Path("features"), manifest):
+            read_shard(Path("features"), manifest, index)
+
+
 COMMANDS = {
     "fit": Command(("fit", "vectors.npz", "--out", "own.pg"), model_outcome, model_intact),
     "add-class": Command(("add-class", "own.pg", "new", "one.npz"), model_outcome, model_intact, once=True),
@@ -112,6 +127,9 @@ COMMANDS = {
         ("train", "--dataset=features", "--root=vectors.npz", "--variant=gcgpn-cos-aux", *FEWER, "--out=run"),
         run_outcome,
         run_intact,
+    ),
+    "embed": Command(
+        ("embed", "birds", "--out=features", "--backbone=conv4", "--images-per-shard=4"), shards_outcome, shards_intact
     ),
 }
 
@@ -223,12 +241,16 @@ def prepare(folder: Path) -> None:
     vectors = generator.normal(size=(24, 8))[rows] + 0.4 * generator.normal(size=(len(rows), 8))
     np.savez(folder / "vectors.npz", vectors=vectors.astype(np.float32), labels=np.array([f"c{row:02d}" for row in rows]))
     np.savez(folder / "one.npz", vectors=vectors[:3].astype(np.float32))
+    for number in range(12):
+        path = folder / "birds" / f"c{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (16, 16, 3), np.uint8)).save(path)
 
 
 def start_of(name: str, base: Path, folder: Path) -> None:
     """Copy what a command starts from."""
     shutil.copytree(base, folder)
-    if name in ("fit", "train"):
+    if name in ("fit", "train", "embed"):
         (folder / "own.pg").unlink()
 
 
