@@ -53,6 +53,9 @@ class GraphPrototypeNetwork(nn.Module):
         self.classifier = classifier or CosineClassifier()
         self.normalise_support, self.normalise_seen = normalise_support, normalise_seen
         self.heads = nn.ModuleDict()  # for tasks of training alone: features [n, D] -> logits [n, X]
+        self.space: nn.Module | None = None  # features as the backbone gives them [n, D] -> features [n, D]
+        self.balance: nn.Parameter | None = None  # a learned bias on the logits of novel classes
+        self.takes_features = False  # images come as what a backbone that stays as it is, and the space, make of them
         self.precision = torch.float32  # of the backbone; everything behind it is at least that
 
     def embed(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
@@ -61,12 +64,15 @@ class GraphPrototypeNetwork(nn.Module):
         In training, batch norm sees each of the `parts` of the n images alone, and `masks`, drawn by the backbone's
         `drop_masks`, drop activations.
         """
+        if self.takes_features:
+            return images
         half = self.precision != torch.float32
         with torch.autocast(images.device.type, self.precision, enabled=half):
             features = embed_parts(self.backbone, images, parts, masks)
-        return features.float() if half else features
+        features = features.float() if half else features
+        return features if self.space is None else self.space(features)
 
-    def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int) -> Context:
+    def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int, prototypes: Tensor | None = None) -> Context:
         """Return the initial joint prototypes of episodes, and what they were computed from.
 
         Args:
@@ -74,15 +80,17 @@ class GraphPrototypeNetwork(nn.Module):
             mask: which shots exist [E, N, K]
             classes: the class ids [E, V], those of the seen classes first
             seen: S
+            prototypes: prototypes [T, D] of the training classes in the place of the learned ones
 
         """
         # `embedding`, since the gradient of plain indexing is summed by threads in any order.
-        prototypes = torch.cat([embedding(classes[:, :seen], self.learned()), self.initial(support, mask)], 1)
-        return Context(prototypes, support, mask, classes, seen)
+        joint = torch.cat([embedding(classes[:, :seen], self.learned(prototypes)), self.initial(support, mask)], 1)
+        return Context(joint, support, mask, classes, seen)
 
-    def learned(self) -> Tensor:
-        """Return the initial prototypes [T, D] of the training classes."""
-        return normalise(self.prototypes) if self.normalise_seen else self.prototypes
+    def learned(self, prototypes: Tensor | None = None) -> Tensor:
+        """Return the initial prototypes [T, D] of the training classes, by the learned ones or those given."""
+        rows = self.prototypes if prototypes is None else prototypes
+        return normalise(rows) if self.normalise_seen else rows
 
     def initial(self, support: Tensor, mask: Tensor) -> Tensor:
         """Return the initial prototypes [E, N, D] of novel classes from their support [E, N, K, D] with mask [E, N, K]."""
@@ -116,7 +124,21 @@ class GraphPrototypeNetwork(nn.Module):
         logits: Tensor = self.classifier(features[None], self.prototypes[None])
         return logits[0]
 
-    def forward(self, support: Tensor, mask: Tensor, queries: Tensor, classes: Tensor, seen: int) -> Tensor:
-        """Return joint logits [E, Q, V] from the features of support [E, N, K, D] and queries [E, Q, D]."""
-        logits: Tensor = self.classifier(queries, self.joint_prototypes(self.context(support, mask, classes, seen)))
-        return logits
+    def forward(
+        self,
+        support: Tensor,
+        mask: Tensor,
+        queries: Tensor,
+        classes: Tensor,
+        seen: int,
+        prototypes: Tensor | None = None,
+    ) -> Tensor:
+        """Return joint logits [E, Q, V] from the features of support [E, N, K, D] and queries [E, Q, D].
+
+        The other arguments are those of `context`.
+        """
+        context = self.context(support, mask, classes, seen, prototypes)
+        logits: Tensor = self.classifier(queries, self.joint_prototypes(context))
+        if self.balance is None:
+            return logits
+        return torch.cat([logits[..., :seen], logits[..., seen:] + self.balance], -1)
