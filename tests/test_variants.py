@@ -17,6 +17,9 @@ ROWS = {
     "dfslwof-avg": PAIR,
     "dfslwof-att": ["attention", *PAIR],
     "teen": ["cos", *PAIR],
+    "castle": ["dictionary", *PAIR],
+    "means": ["identity"],
+    "mapped": ["mapped-known"],
     "aux-only": PAIR,
     "gcgpn": ["known"],
     "gcgpn-aux": ["known", *PAIR],
@@ -25,6 +28,7 @@ ROWS = {
     "gcgpn-aux-fc": ["known", *PAIR],
     "gcgpn-aux-sn": ["known-sn", *PAIR],
     "gcgpn-mapped": ["mapped-known"],
+    "gcgpn-mapped-joint": ["mapped-known"],
     "gcgpn-cos": ["cos"],
     "gcgpn-cos-aux": ["cos", *PAIR],
     "gcgpn-l2": ["l2"],
@@ -71,7 +75,8 @@ def test_every_variant_is_a_row():
 
 
 def test_two_stages_start_from_plain_cosine_classification_and_all_others_from_nothing():
-    assert {name for name in ROWS if VARIANTS[name].after} == {"dfslwof-avg", "dfslwof-att", "teen"}
+    staged = {"dfslwof-avg", "dfslwof-att", "teen", "castle", "means", "mapped"}
+    assert {name for name in ROWS if VARIANTS[name].after} == staged
     assert {VARIANTS[name].after for name in ROWS} == {None, "cosine"}
     assert VARIANTS["cosine"].objective == "classify"
 

@@ -9,6 +9,7 @@ A variant is data. To add one from outside the package:
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from math import log
 from typing import Any, Literal, get_args
 
 import torch
@@ -22,10 +23,12 @@ from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import (
     BLOCKS,
     Blocks,
+    DictionaryAttention,
     DifferenceSimilarity,
     Identity,
     KeySimilarity,
     Mapped,
+    MappedTogether,
     Operator,
     Power,
     PrototypeSimilarity,
@@ -41,7 +44,8 @@ from protograph.nn.operators import (
 Objective = Literal["joint", "few-shot", "classify", "none"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 CLASSIFIERS = ("cosine", "squared-l2")
-RELATION_KINDS = ("relation", "mapped")  # kinds of operators that use side information
+RELATION_KINDS = ("relation", "mapped", "mapped-together")  # kinds of operators that use side information
+FEATURE_KINDS = ("transformed", "difference", "keys", "attention", "dictionary")  # kinds that learn of single features
 PARTS = ("backbone", "prototypes", "operators", "graph", "classifier")  # of a model, as `Variant.frozen` names them
 
 
@@ -282,6 +286,12 @@ def _mapped(parts: Parts, kappa: float = 1.0, ridge: float = 0.3) -> list[Operat
     return [Mapped(SideInformation(matrix), kappa, ridge, f"mapped-{name}") for name, matrix in parts.similarities.items()]
 
 
+def _mapped_together(parts: Parts, kappa: float = 1.0, ridge: float = 0.3) -> Operator:
+    """One operator for all relations."""
+    relations = [SideInformation(matrix) for matrix in parts.similarities.values()]
+    return MappedTogether(relations, kappa, ridge, f"mapped-{'-and-'.join(parts.similarities)}")
+
+
 def _computed(label: str, similarity: Callable[..., Similarity], start: float = 1.0) -> OperatorKind:
     """A softmax over similarities that are computed from the episode."""
 
@@ -296,11 +306,13 @@ def _computed(label: str, similarity: Callable[..., Similarity], start: float = 
 register_operator("identity", lambda parts: Identity())
 register_operator("relation", _relation)
 register_operator("mapped", _mapped)
+register_operator("mapped-together", _mapped_together)
 register_operator("cos", _computed("cos", lambda parts, **more: PrototypeSimilarity("cosine", **more)))
 register_operator("l2", _computed("l2", lambda parts, **more: PrototypeSimilarity("l2", **more)))
 register_operator("transformed", _computed("transformed", lambda parts, **more: TransformedSimilarity(parts.features, **more)))
 register_operator("difference", _computed("difference", lambda parts, **more: DifferenceSimilarity(parts.features, **more)))
 register_operator("keys", _computed("keys", lambda parts, **more: KeySimilarity(parts.seen, parts.features, **more), 10.0))
+register_operator("dictionary", lambda parts, **more: DictionaryAttention(parts.features, **more))
 register_operator("attention", lambda parts, **more: ShotAttention(parts.seen, parts.features, **more))
 
 AUX = (Op("identity", blocks=("ss", "nn")),)
@@ -336,6 +348,28 @@ _TEEN: dict[str, Any] = {
     ),
 }  # fmt: skip
 
+# CASTLE's classifiers of new classes: their prototype, and what attention over the seen classifiers adds.
+_CASTLE: dict[str, Any] = {
+    "theta": "full", "fixed_theta": ("identity-ss", "identity-nn"), "normalise_inputs": False, "normalise_outputs": False,
+    "normalise_seen": True, "scales": False, "after": "cosine",
+}  # fmt: skip
+
+
+def mapped_candidate(kappa: float, ridge: float) -> dict[str, Any]:
+    """By how many examples what relations predict counts, and the ridge of that prediction, as the parameters of `mapped`."""
+    return {"operators.0.logarithms": (log(kappa), log(ridge))}
+
+
+# The first one leaves new prototypes alone.
+_MAPPED: dict[str, Any] = {
+    "theta": "identity", "normalise_outputs": False, "scales": False, "objective": "none", "after": "cosine",
+    "candidates": (
+        mapped_candidate(1e-6, 1.0),
+        *(mapped_candidate(*both) for both in product((0.25, 0.5, 1.0, 2.0, 4.0), (0.1, 0.3, 1.0, 3.0))),
+    ),
+}  # fmt: skip
+_MEANS: dict[str, Any] = {**_PLAIN, "objective": "none", "chosen_by": ("h_mean",), "after": "cosine", "candidates": ({},)}
+
 for _variant in (
     Variant("cosine", (Op("identity"),), "plain cosine classification: DFSLwoF's first stage", **_PLAIN, objective="classify"),
     Variant("linear", (Op("identity"),), "plain linear classification; then seen classes by their mean", **_LINEAR),
@@ -344,6 +378,9 @@ for _variant in (
     Variant("dfslwof-avg", AUX, "DFSLwoF's average generator, in two stages", **_GENERATOR),
     Variant("dfslwof-att", (Op("attention"), *AUX), "DFSLwoF's attention generator, in two stages", **_GENERATOR),
     Variant("teen", (COS.of("sn"), *AUX), "cosine with novel prototypes moved to the seen ones like them, untrained", **_TEEN),
+    Variant("castle", (Op("dictionary"), *AUX), "CASTLE's attention over the seen classifiers, in two stages", **_CASTLE),
+    Variant("means", (Op("identity"),), "class means by a first stage's features, untrained", **_MEANS),
+    Variant("mapped", (Op("mapped-together"),), "means, new ones moved to what relations predict, untrained", **_MAPPED),
     Variant("aux-only", AUX, "no relations: DFSLwoF's average generator, trained in one stage", fixed_theta=("identity-ss",)),
     Variant("gcgpn", (RELATION,), "side information as one operator"),
     Variant("gcgpn-aux", (RELATION, *AUX), "side information and the auxiliary pair"),
@@ -352,6 +389,7 @@ for _variant in (
     Variant("gcgpn-aux-fc", (RELATION, *AUX), "gcgpn-aux with full transforms", theta="full"),
     Variant("gcgpn-aux-sn", (RELATION.only("sn"), *AUX), "gcgpn-aux with relations from seen to novel only"),
     Variant("gcgpn-mapped", (Op("mapped"),), "side information as a linear map to prototypes, by a weight that falls with K"),
+    Variant("gcgpn-mapped-joint", (Op("mapped-together"),), "gcgpn-mapped with one map from all relations together"),
     Variant("gcgpn-cos", (COS,), "cosine of prototypes"),
     Variant("gcgpn-cos-aux", (COS, *AUX), "cosine of prototypes and the auxiliary pair"),
     Variant("gcgpn-l2", (L2,), "distance of prototypes"),

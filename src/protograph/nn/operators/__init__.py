@@ -11,11 +11,13 @@ into its two blocks that are not empty, is the auxiliary pair.
 from protograph.nn.operators.base import Component, Operator, Similarity, components, mean_over_shots, without_row
 from protograph.nn.operators.blocks import Blocks
 from protograph.nn.operators.context import Context
+from protograph.nn.operators.dictionary_attention import DictionaryAttention
 from protograph.nn.operators.difference_similarity import DifferenceSimilarity
 from protograph.nn.operators.edges import Edges
 from protograph.nn.operators.identity import Identity
 from protograph.nn.operators.key_similarity import KeySimilarity
 from protograph.nn.operators.mapped import Mapped, mapped_weights
+from protograph.nn.operators.mapped_together import MappedTogether
 from protograph.nn.operators.power import Power
 from protograph.nn.operators.prototype_similarity import PrototypeSimilarity, SimilarityMeasure, pairwise
 from protograph.nn.operators.shot_attention import ShotAttention
@@ -29,11 +31,13 @@ __all__ = [
     "Blocks",
     "Component",
     "Context",
+    "DictionaryAttention",
     "DifferenceSimilarity",
     "Edges",
     "Identity",
     "KeySimilarity",
     "Mapped",
+    "MappedTogether",
     "Operator",
     "Power",
     "PrototypeSimilarity",

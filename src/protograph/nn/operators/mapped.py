@@ -74,6 +74,23 @@ def _mapped_by_gradients(known: Tensor, new: Tensor, ridge: float) -> Tensor:
     return rows - rows.mean(-1, keepdim=True) + 1 / count
 
 
+def mixed_with_examples(mapped: Tensor, context: Context, kappa: Tensor) -> Weights:
+    r"""Return weights [E, V, V] by which new classes are a mixture of their examples and of seen prototypes.
+
+    Args:
+        mapped: The weights [E, N, S] of seen prototypes.
+        context: The episodes.
+        kappa: By how many examples the seen prototypes count.
+
+    """
+    seen, (episodes, count) = context.seen, context.classes.shape
+    shots = context.mask.sum(-1).to(mapped)[..., None]  # [E, N, 1]
+    share = shots / (shots + kappa)
+    new = torch.cat([(1 - share) * mapped, torch.diag_embed(share[..., 0])], -1)
+    old = torch.eye(seen, count, dtype=mapped.dtype, device=mapped.device).expand(episodes, seen, count)
+    return Weights.full(torch.cat([old, new], 1), count)
+
+
 class Mapped(Operator):
     r"""A new class is its examples and what its relations predict, by a weight that falls with the number of its examples,
 
@@ -107,8 +124,4 @@ class Mapped(Operator):
         episodes = context.classes.shape[0]
         similarities = similarities.expand(episodes, count, count)
         mapped = mapped_weights(similarities[:, :seen, :seen], similarities[:, seen:, :seen], ridge)
-        shots = context.mask.sum(-1).to(mapped)[..., None]  # [E, N, 1]
-        share = shots / (shots + kappa)
-        new = torch.cat([(1 - share) * mapped, torch.diag_embed(share[..., 0])], -1)
-        old = torch.eye(seen, count, dtype=mapped.dtype, device=mapped.device).expand(episodes, seen, count)
-        return Weights.full(torch.cat([old, new], 1), count)
+        return mixed_with_examples(mapped, context, kappa)
