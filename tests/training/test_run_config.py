@@ -17,6 +17,7 @@ from protograph.paper.published import Cell
 from protograph.paper.runner import GridRun
 from protograph.training.parsing import typed
 from protograph.training.recipes import (
+    BENCHMARKS,
     DEFAULT_RECIPES,
     DEMO,
     FAST,
@@ -51,7 +52,7 @@ def test_a_configuration_survives_json(**changes: Any) -> None:
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-@pytest.mark.parametrize("recipe", [PAPER, FAST, STRONG, DEMO], ids=list(RECIPES))
+@pytest.mark.parametrize("recipe", [PAPER, FAST, STRONG, DEMO], ids=lambda recipe: recipe.name)
 def test_every_recipe_survives_json_under_its_own_name(recipe: Recipe) -> None:
     config = replace(CONFIG, recipe=recipe)
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
@@ -230,9 +231,9 @@ def test_the_strong_recipe_fits_the_paper_s_datasets(
 
 def test_every_recipe_has_the_network_its_dataset_names_for_it() -> None:
     for name, source in DATASETS.items():
-        wide = name in ("mini-imagenet", "cub", "cub-stratified")
+        wide = {"strong": "conv4-128-mirror", "best": "resnet12-mirror"} if name in BENCHMARKS else {}
         for recipe in RECIPES:
-            assert default_backbone(name, recipe) == ("conv4-128-mirror" if wide and recipe == "strong" else source.backbone)
+            assert default_backbone(name, recipe) == wide.get(recipe, source.backbone)
 
 
 def test_changes_of_images_are_of_use_wherever_training_looks_at_images() -> None:
@@ -256,7 +257,8 @@ def test_changes_win_over_what_the_objective_brings(known_toy: Dataset) -> None:
         ("cosine", "query_scheme"), ("cosine", "training_ways"), ("teen", "query_scheme"),
         ("gcgpn-cos-aux", "relation_temperature"),
         ("dfslwof-att", "scalar_learning_rate_factor"),
-        ("pn+", "pretrain"), ("cosine", "pretrain"), ("teen", "pretrain"), ("dfslwof-att", "pretrain"),
+        ("pn+", "pretrain"), ("cosine", "pretrain"), ("gcgpn-aux", "shrinkage"), ("gcgpn-aux", "folds"), ("gcgpn-aux", "views"),
+        ("teen", "learn_balance"), ("pn+", "prototype_learning_rate_factor"), ("dfslwof-att", "backbone_learning_rate_factor"),
     ],
 )  # fmt: skip
 def test_a_setting_that_would_be_ignored_is_refused(known_toy: Dataset, variant: str, setting: str) -> None:
@@ -321,13 +323,13 @@ def test_a_variant_that_the_recipe_s_own_start_does_not_fit_is_told_to_name_none
     assert (plain.pretrain, plain.epochs) == ("", STRONG.epochs)
 
 
-def test_variants_that_have_a_start_of_their_own_or_none_do_not_name_the_recipe_s(
+def test_a_recipe_names_the_start_of_joint_training_and_of_second_stages_alone(
     known_toy: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = lambda variant, dataset, pretrain: replace(PAPER, pretrain="cosine")
     monkeypatch.setitem(RECIPES, "paper", RecipeSource(make))
     found = {name: configure(known_toy, name).recipe.pretrain for name in ("gcgpn", "pn+", "cosine", "dfslwof-att", "teen")}
-    assert found == {"gcgpn": "cosine", "pn+": "", "cosine": "", "dfslwof-att": "", "teen": ""}
+    assert found == {"gcgpn": "cosine", "pn+": "", "cosine": "", "dfslwof-att": "cosine", "teen": "cosine"}
 
 
 def test_settings_of_a_pretrained_variant_go_to_the_stage_that_looks_at_them(known_toy: Dataset) -> None:

@@ -120,8 +120,9 @@ class GridRun:
         """Return the command lines of tasks by name, and for a name the one that has to be done before it.
 
         A first stage has a command line of its own, ahead of the first task that needs it. It is trained once for every K and
-        every variant that starts from it.
+        every variant that starts from it. The first task with folds trains their starts, and the others wait for it.
         """
+        with_folds: dict[str, str] = {}
         commands: dict[str, list[str]] = {}
         after: dict[str, str] = {}
         for task in tasks:
@@ -131,7 +132,8 @@ class GridRun:
                 start = self.runs / run_path(task.cell.dataset, None, before.name, task.recipe, task.seed)
                 first = f"{task.cell.dataset} {before.name} {task.recipe}-{task.seed}"
                 commands.setdefault(first, self._train(task, before.name, [], start))
-                after[str(task)] = first
+                trains_folds = with_folds.setdefault(first, str(task)) if self.recipe(task).folds else str(task)
+                after[str(task)] = first if trains_folds == str(task) else trains_folds
                 options.append(f"--start={start.resolve()}")
             commands[str(task)] = self._train(task, variant, options, self.folder(task))
         return commands, after

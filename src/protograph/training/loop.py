@@ -27,6 +27,7 @@ from protograph.evaluation.metrics import (
     MEASURES,
     EvaluationSizes,
     Measures,
+    best_bias,
     cached,
     choose_bias,
     class_means,
@@ -37,10 +38,12 @@ from protograph.evaluation.metrics import (
 )
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.training.optimiser import learning_rate_at, make_optimiser, momentum_of, restore_momentum, set_learning_rate
+from protograph.training.out_of_fold import OutOfFold
 from protograph.training.recipes import Recipe
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Checkpoint, Run, lock_run
 from protograph.training.setup import load_first_stage, load_teacher, load_weights, plan_training, set_parameters
+from protograph.training.start_features import prepare_second_stage
 from protograph.training.step import TrainingStep, teacher_logits
 from protograph.variants import find_variant
 
@@ -80,7 +83,9 @@ def train_stage(
         if run.measures is not None:  # another process has just finished it
             return run.measures
         keep_freed_memory()
-        session = Session(run, model, replace(dataset, store=dataset.store.to(device)), spec.to(device), teacher)
+        stored = replace(dataset, store=dataset.store.to(device))
+        stored, training_spec = prepare_second_stage(model, stored, spec, config, start, progress)
+        session = Session(run, model, stored, training_spec.to(device), teacher)
         return train_session(session, validation, progress)
 
 
@@ -97,7 +102,7 @@ def train_session(session: "Session", validation: Episodes, progress: Progress) 
             epoch_ends = state.step % recipe.steps == 0
             if epoch_ends:
                 mean_loss = session.end_epoch()
-                measures = measure(session.averaged, session.dataset.store, validation)
+                measures = session.validate(validation)
                 session.record_epoch(mean_loss, measures)
                 scores = ", ".join(f"{MEASURES[name]} {measures[name]}" for name in variant.chosen_by)
                 progress.say(f"epoch {len(state.history):3d}  loss {mean_loss:6.3f}  validation {scores}")
@@ -134,7 +139,7 @@ class Session:
         run: Run,
         model: GraphPrototypeNetwork,
         dataset: Dataset,
-        spec: EpisodeSpec | Pool,
+        spec: EpisodeSpec | Pool | OutOfFold,
         teacher: GraphPrototypeNetwork | None = None,
     ) -> None:
         self.run, self.model, self.dataset = run, model, dataset
@@ -187,6 +192,13 @@ class Session:
                 set_parameters(model, {"prototypes": means})
         self.loss_sum.zero_()
         return mean_loss
+
+    def validate(self, episodes: Episodes) -> Measures:
+        """Return measures on validation episodes, with the bias on novel logits that suits them best if the recipe says so."""
+        if not self.recipe.select_balanced:
+            return measure(self.averaged, self.dataset.store, episodes)
+        tested = cached(self.averaged, self.dataset.store, episodes)
+        return summarise(run_episodes(self.averaged, *tested, bias=best_bias(self.averaged, *tested)))
 
     def record_epoch(self, mean_loss: float, measures: Measures) -> None:
         """Add the epoch to the history, and keep its weights if it is the best."""

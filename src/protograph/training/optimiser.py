@@ -18,8 +18,7 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             decay = recipe.weight_decay if parameter.ndim > 1 or recipe.decay_scalars else 0.0
-            factor = recipe.scalar_learning_rate_factor if is_operator_scalar(name) else 1.0
-            groups.setdefault((decay, factor), []).append(parameter)
+            groups.setdefault((decay, learning_rate_factor(name, recipe)), []).append(parameter)
     device = next(model.parameters()).device
     on_gpu = device.type == "cuda"
     return torch.optim.SGD(
@@ -36,6 +35,15 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
         nesterov=recipe.nesterov,
         fused=on_gpu,
     )
+
+
+def learning_rate_factor(name: str, recipe: Recipe) -> float:
+    """Return the factor on the learning rate of a parameter, by its name."""
+    if is_operator_scalar(name):
+        return recipe.scalar_learning_rate_factor
+    if name.startswith("backbone."):
+        return recipe.backbone_learning_rate_factor
+    return recipe.prototype_learning_rate_factor if name == "prototypes" else 1.0
 
 
 def is_operator_scalar(name: str) -> bool:

@@ -14,11 +14,11 @@ from protograph._internal.old_names import RECIPE_SETTINGS
 from protograph.data.registry import DATASETS, IN_MEMORY
 from protograph.episodes import QueryScheme
 from protograph.training.parsing import typed
-from protograph.variants import Variant, find_variant
+from protograph.variants import FEATURE_KINDS, Variant, find_variant
 
 _AT_LEAST_0 = (
     "training_ways", "warmup_steps", "patience", "momentum", "weight_decay", "scalar_learning_rate_factor", "rotation",
-    "image_size",
+    "image_size", "backbone_learning_rate_factor", "prototype_learning_rate_factor", "views", "fold_epochs",
 )  # fmt: skip
 
 
@@ -46,6 +46,19 @@ class Recipe:
         weight_decay: Weight decay of SGD.
         decay_scalars: Apply weight decay also to scalars and vectors (temperatures, scales, diagonal thetas, biases, norms).
         scalar_learning_rate_factor: Factor on the learning rate of scales and temperatures of operators; 0: they stay fixed.
+        backbone_learning_rate_factor: Factor on the learning rate of the backbone; 0: it stays as its start has it, in
+            evaluation mode.
+        prototype_learning_rate_factor: Factor on the learning rate of the learned prototypes; 0: they stay as they are.
+        views: With a backbone that stays as it is: of how many views of each training image features are computed, once, before
+            the first step. The first view is the image itself, the others are changed at random. 0: features are computed in
+            every step, of a new view.
+        whiten: Whiten features by the covariance within the seen classes, as the backbone of the start gives them. Seen
+            prototypes then begin as class means. See `WhitenedSpace`.
+        shrinkage: Share of a multiple of the identity in that covariance; 1: features are centred and not whitened.
+        folds: Train on out-of-fold episodes, by so many parts of the seen classes; 0: on episodes of training images. See
+            `OutOfFold`.
+        fold_epochs: Epochs of the start of each fold; 0: as many as the start of all classes has.
+        learn_balance: Learn a bias on the logits of novel classes.
         dropout: Share of the backbone's features set to zero in training, if the backbone is trained.
         drop_block: Share of activations that DropBlock sets to zero at the end of training; it rises from 0. For residual nets.
         rotation: Weight of a second task of a first stage: telling by how many quarter turns an image is rotated. Half of the
@@ -63,9 +76,11 @@ class Recipe:
         erase: Largest side of an erased square, as a share of the image's shorter side.
         temperature: Initial temperature of the cosine classifier.
         relation_temperature: Initial temperatures of relations.
-        pretrain: The variant whose trained run joint training starts from, unless the variant itself names one; "": random
+        pretrain: The variant whose trained run training starts from; "": the one that the variant itself names, or random
             weights.
         patience: Stop after this many epochs without a better validation; 0: never.
+        select_balanced: Select the epoch by measures with the bias on novel logits that has the best validation H-Mean,
+            chosen anew for each epoch.
         validation_episodes: Fixed episodes that select the epoch.
         test_queries: Queries of each novel class in validation and test episodes.
 
@@ -90,6 +105,14 @@ class Recipe:
     weight_decay: float = 5e-4
     decay_scalars: bool = True
     scalar_learning_rate_factor: float = 1.0
+    backbone_learning_rate_factor: float = 1.0
+    prototype_learning_rate_factor: float = 1.0
+    views: int = 0
+    whiten: bool = False
+    shrinkage: float = 0.6
+    folds: int = 0
+    fold_epochs: int = 0
+    learn_balance: bool = False
     dropout: float = 0.0
     drop_block: float = 0.0
     rotation: float = 0.0
@@ -107,6 +130,7 @@ class Recipe:
     relation_temperature: float = 1.0
     pretrain: str = ""
     patience: int = 0
+    select_balanced: bool = False
     validation_episodes: int = 2000
     test_queries: int = 15
 
@@ -133,9 +157,16 @@ class Recipe:
         for name in ("zoom", "stretch"):
             if not 1 <= getattr(self, name) < math.inf:
                 raise InputError(f"recipe '{self.name}': {name} is a factor of at least 1, not {getattr(self, name)}")
-        for name in ("colour", "erase"):
+        for name in ("colour", "erase", "shrinkage"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"recipe '{self.name}': {name} is a share from 0 to 1, not {getattr(self, name)}")
+        if self.folds < 0 or self.folds == 1:
+            raise InputError(f"recipe '{self.name}': folds are two or more parts of the seen classes, or 0, not {self.folds}")
+        if self.folds > self.episodes:
+            raise InputError(
+                f"recipe '{self.name}': a step of {self.episodes} episodes has none for some of {self.folds} folds: set more "
+                "episodes, or fewer folds"
+            )
         if self.nesterov and not self.momentum:
             raise InputError(f"recipe '{self.name}': nesterov needs momentum: set nesterov=false too")
         for drop in self.learning_rate_drops:
@@ -239,7 +270,7 @@ def strong_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -
     """Return `fast` with changed images and longer training."""
     if pretrain is None:
         # From random weights gcgpn-aux-split settles at one shot on harmful relations, before it has features to judge them by.
-        pretrain = "cosine" if dataset == "mini-imagenet" and can_be_pretrained(variant) else ""
+        pretrain = "cosine" if dataset == "mini-imagenet" and stage_kind(variant) == "joint" else ""
     recipe = fast_recipe(variant, dataset, pretrain)
     recipe = replace(recipe, name="strong", steps=2 * recipe.steps, **STRONG.image_changes)
     if stage_kind(variant) == "few-shot":
@@ -251,6 +282,68 @@ def strong_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -
     if stage_kind(variant) == "second stage":  # it adds little, which is learned soon
         return replace(recipe, epochs=4)
     return replace(recipe, epochs=8) if recipe.pretrain else recipe
+
+
+def best_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -> Recipe:
+    """Return a first stage that transfers, and behind it heads on its features, which stay as they are.
+
+    A first stage is a plain classifier of random parts of images with the rotation task. Behind it, features are whitened, seen
+    prototypes are class means, and what can be learned without knowing single features is learned on out-of-fold episodes. What
+    is trained on images from random weights follows `strong`.
+    """
+    benchmark, kind = dataset in BENCHMARKS, stage_kind(variant)
+    pretrain = "linear" if pretrain is None and kind in ("joint", "second stage") else pretrain
+    if kind == "few-shot" or (kind == "joint" and not pretrain):
+        return replace(strong_recipe(variant, dataset, ""), name="best")
+    if kind == "classify":
+        return best_first_stage(dataset) if benchmark else replace(demo_recipe(variant, dataset), name="best", ema=0.98)
+    recipe = fast_recipe(variant, dataset, pretrain) if benchmark else demo_recipe(variant, dataset, pretrain)
+    recipe = replace(
+        recipe,
+        name="best",
+        epochs=4,
+        steps=130 if benchmark else 40,
+        episodes=32,
+        learning_rate=0.1,
+        warmup_steps=20,
+        decay_scalars=False,
+        relation_temperature=8.0,
+        backbone_learning_rate_factor=0.0,
+        prototype_learning_rate_factor=0.0,
+        views=1,
+        whiten=True,
+        learn_balance=variant.objective == "joint",
+        select_balanced=True,
+    )
+    if variant.objective == "none" or learns_of_features(variant):
+        return recipe
+    return replace(recipe, folds=4, fold_epochs=6 if benchmark else 0)
+
+
+def best_first_stage(dataset: str) -> Recipe:
+    """Return the first stage of a residual net, which ends after 6 million images of miniImageNet."""
+    recipe = replace(
+        FAST,
+        name="best",
+        steps=400 if dataset in CUB else 1000,
+        batch_size=512,
+        learning_rate=0.3,
+        warmup_steps=500,
+        weight_decay=5e-4,
+        crop=0.25,
+        stretch=4 / 3,
+        colour=0.4,
+        image_size=72,
+        rotation=1.0,
+        drop_block=0.1,
+        ema=0.999,
+    )
+    return replace(recipe, test_queries=10) if dataset in CUB else recipe
+
+
+def learns_of_features(variant: Variant) -> bool:
+    """Return whether a variant learns of single features beside prototypes and a diagonal transform."""
+    return variant.theta == "full" or any(op.kind in FEATURE_KINDS for op in variant.operators)
 
 
 def demo_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -> Recipe:
@@ -287,6 +380,7 @@ def register_recipe(name: str, recipe: Recipe | Callable[[Variant, str, str | No
 register_recipe("paper", paper_recipe, "as in the paper: up to 75 epochs of 1000 steps of 8 episodes")
 register_recipe("fast", fast_recipe, "minutes on a GPU: larger steps, a large learning rate that decays to nothing")
 register_recipe("strong", strong_recipe, "fast with changed images and longer training; the best accuracies")
+register_recipe("best", best_recipe, "a plain classifier that transfers; behind it, whitened features and out-of-fold episodes")
 register_recipe("demo", demo_recipe, "a minute or two on a laptop, for the letters and small datasets")
 
 
@@ -306,6 +400,8 @@ def default_backbone(dataset: str, recipe: str) -> str:
     """Return the name of the backbone that a dataset's runs have by default with a recipe."""
     if recipe == "strong" and dataset in BENCHMARKS:
         return "conv4-128-mirror"  # the wide reading of the paper's network; mirror images help as much as the width
+    if recipe == "best" and dataset in BENCHMARKS:
+        return "resnet12-mirror"
     return DATASETS.get(dataset, IN_MEMORY).backbone
 
 
@@ -333,7 +429,8 @@ def resolve_recipe(variant: Variant, dataset: str, name: str, changes: Mapping[s
         recipe = replace(recipe, pretrain="")
     if variant.objective == "none":  # each epoch tries one candidate
         recipe = replace(recipe, epochs=len(variant.candidates), steps=1, patience=0)
-    unused = unused_settings(variant, recipe)
+    deciding = typed(recipe, {setting: value for setting, value in changes.items() if setting in _DECIDING}, "recipe")
+    unused = unused_settings(variant, deciding)
     return typed(recipe, {setting: value for setting, value in changes.items() if setting not in unused}, "recipe")
 
 
@@ -356,6 +453,13 @@ _OPTIMISER = {
     "learning_rate", "learning_rate_drops", "anneal", "warmup_steps", "momentum", "nesterov", "weight_decay", "decay_scalars",
     "ema",
 }  # fmt: skip
+# What only a run that starts from another one uses.
+SECOND_STAGE = (
+    "backbone_learning_rate_factor", "prototype_learning_rate_factor", "views", "whiten", "shrinkage", "folds", "fold_epochs",
+    "learn_balance", "select_balanced",
+)  # fmt: skip
+# What decides whether other settings are of use.
+_DECIDING = ("backbone_learning_rate_factor", "views", "whiten", "folds", "episodes", "teacher")
 _EPISODES = {"episodes", "training_ways", "novel_queries", "seen_queries", "query_scheme"}
 _UNUSED = {
     "joint": {"batch_size"},
@@ -374,24 +478,29 @@ def stage_kind(variant: Variant) -> str:
 
 def can_be_pretrained(variant: Variant) -> bool:
     """Return whether a recipe may name the variant that this one starts from."""
-    return stage_kind(variant) == "joint"
+    return stage_kind(variant) in ("joint", "second stage")
+
+
+def keeps_backbone(variant: Variant, recipe: Recipe) -> bool:
+    """Return whether training leaves the backbone as it is."""
+    if "backbone" in variant.frozen or variant.objective == "none":
+        return True
+    return variant.objective == "joint" and not recipe.backbone_learning_rate_factor
 
 
 def stage_before(variant: Variant, recipe: Recipe) -> Variant | None:
     """Return the variant whose trained run this one starts from, or None.
 
-    A variant names it itself, or, in joint training, the recipe does. One that the recipe names is trained before all
-    variants and for every K, so it must fit them.
+    The recipe names it, or else the variant itself. One that the recipe names is trained before all variants and for every K,
+    so it must fit them.
 
     Raises:
         InputError: The variant that the recipe names is unknown or does not fit.
 
     """
-    if variant.after is not None:
-        return find_variant(variant.after)
-    if not can_be_pretrained(variant) or not recipe.pretrain:
+    if not can_be_pretrained(variant) or not (recipe.pretrain or variant.after):
         return None
-    before = find_variant(recipe.pretrain)
+    before = find_variant(recipe.pretrain or variant.after or "")
     for name, value, needed in (
         ("objective", before.objective, "classify"),
         ("after", before.after, None),
@@ -408,11 +517,25 @@ def stage_before(variant: Variant, recipe: Recipe) -> Variant | None:
 
 def unused_settings(variant: Variant, recipe: Recipe) -> set[str]:
     """Return the settings of a recipe that training this variant by it does not use."""
+    frozen, joint, started = (
+        keeps_backbone(variant, recipe),
+        variant.objective == "joint",
+        stage_before(variant, recipe) is not None,
+    )
     uses = {
         "pretrain": can_be_pretrained(variant),
-        "temperature": stage_before(variant, recipe) is None and variant.classifier == "cosine",
-        "dropout": "backbone" not in variant.frozen,
-        "drop_block": "backbone" not in variant.frozen,
+        "temperature": not started and variant.classifier == "cosine",
+        "dropout": not frozen,
+        "drop_block": not frozen,
+        "backbone_learning_rate_factor": joint and "backbone" not in variant.frozen,
+        "prototype_learning_rate_factor": joint and not recipe.folds,
+        "views": frozen and not recipe.folds,
+        "whiten": started,
+        "shrinkage": started and recipe.whiten,
+        "folds": joint and started and frozen,
+        "fold_epochs": bool(recipe.folds),
+        "learn_balance": joint,
+        "select_balanced": joint or variant.objective == "none",
         "rotation": variant.objective == "classify",
         "teacher": variant.objective == "classify",
         "teacher_weight": variant.objective == "classify" and bool(recipe.teacher),
@@ -420,7 +543,8 @@ def unused_settings(variant: Variant, recipe: Recipe) -> set[str]:
         "scalar_learning_rate_factor": variant.scales,
         "relation_temperature": variant.needs_relation,
     }
-    return _UNUSED[variant.objective] | {name for name, used in uses.items() if not used}
+    images = {*_IMAGES} if frozen and (recipe.views == 1 or recipe.folds) else set()
+    return _UNUSED[variant.objective] | images | {name for name, used in uses.items() if not used}
 
 
 def uses_setting(variant: Variant, recipe: Recipe, setting: str) -> bool:

@@ -9,21 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from protograph._internal.errors import InputError, unknown_name
+from protograph._internal.sealed import tensors_digest
 from protograph.data import Dataset, FeatureStore, Pool
 from protograph.device import PRECISIONS
 from protograph.episodes import EpisodeSpec
 from protograph.evaluation.metrics import MEASURES, evaluation_spec
 from protograph.nn.backbones import Centred, Conv4, ResNet12, can_drop, feature_count
 from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.whitened_space import WhitenedSpace
 from protograph.relations import check_similarities, open_relations
-from protograph.training.recipes import Recipe, can_be_pretrained, stage_before
+from protograph.training.out_of_fold import OutOfFold, fix_features, out_of_fold
+from protograph.training.recipes import Recipe, can_be_pretrained, keeps_backbone, stage_before
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
 from protograph.training.step import TURNS
 from protograph.variants import Variant, build, find_variant
 
 
-def plan_training(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork, EpisodeSpec | Pool, EpisodeSpec]:
+def plan_training(
+    config: RunConfig, dataset: Dataset
+) -> tuple[GraphPrototypeNetwork, EpisodeSpec | Pool | OutOfFold, EpisodeSpec]:
     """Return a fresh model, what it is trained on, and its validation episodes.
 
     Raises:
@@ -48,6 +53,7 @@ def plan_training(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNe
             f"recipe '{recipe.name}': drop_block needs a backbone that drops activations, such as resnet12-mirror, and "
             f"{config.backbone} does not: choose another --backbone, or --set drop_block=0"
         )
+    check_kept_backbone(variant, recipe, model)
     spec = training_spec(dataset, recipe, config.shots, variant.objective)
     validation, _ = (
         evaluation_spec(dataset, split, recipe.ways, config.shots, recipe.test_queries) for split in ("validation", "test")
@@ -55,8 +61,25 @@ def plan_training(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNe
     return model, spec, validation
 
 
-def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str = "joint") -> EpisodeSpec | Pool:
+def check_kept_backbone(variant: Variant, recipe: Recipe, model: GraphPrototypeNetwork) -> None:
+    """Refuse a backbone that would stay random, and a training that would learn nothing."""
+    if not keeps_backbone(variant, recipe) or variant.objective == "none":
+        return
+    if stage_before(variant, recipe) is None and any(True for _ in model.backbone.parameters()):
+        raise InputError(
+            f"recipe '{recipe.name}': backbone_learning_rate_factor 0 leaves random weights as they are: name a start too, "
+            "such as --set pretrain=linear"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError(
+            f"variant '{variant.name}' has nothing to learn by recipe '{recipe.name}': leave out what keeps it fixed"
+        )
+
+
+def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str = "joint") -> EpisodeSpec | Pool | OutOfFold:
     """Return training episodes, in which some seen classes act as novel; or, for "classify" and "none", the training images."""
+    if recipe.folds and objective == "joint":
+        return out_of_fold(dataset, recipe, shots)
     if objective in ("joint", "few-shot"):
         seen_queries = recipe.seen_queries if objective == "joint" else 0
         queries = recipe.novel_queries, seen_queries
@@ -81,7 +104,24 @@ def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
     starts = config.recipe.temperature, config.recipe.relation_temperature
     model = build(variant, backbone, store.image_shape, dataset.seen, similarities, config.seed, *starts)
     add_heads(model, variant, config)
+    add_space(model, variant, config.recipe)
     return model
+
+
+def add_space(model: GraphPrototypeNetwork, variant: Variant, recipe: Recipe) -> None:
+    """Give a model the space, the balance and the fixed parts that its recipe asks for."""
+    if recipe.whiten and stage_before(variant, recipe) is not None:
+        model.space = WhitenedSpace(model.prototypes.shape[1])
+    if variant.objective != "joint":
+        return
+    if recipe.learn_balance:
+        model.balance = nn.Parameter(torch.zeros(()))
+    if recipe.folds:
+        fix_features(model, variant.name)
+    if not recipe.prototype_learning_rate_factor:
+        model.prototypes.requires_grad_(False)
+    if not recipe.backbone_learning_rate_factor:
+        model.backbone.requires_grad_(False)
 
 
 def add_heads(model: GraphPrototypeNetwork, variant: Variant, config: RunConfig) -> None:
@@ -196,7 +236,34 @@ def load_first_stage(model: GraphPrototypeNetwork, config: RunConfig, start: Pat
     parts = ("backbone", "prototypes", "classifier")
     weights = {name: value for name, value in run.weights("best").items() if name.split(".")[0] in parts}
     load_weights(model, {**model.state_dict(), **weights}, run)
-    return replace(config, start=run.fingerprint)
+    return replace(config, start="-".join([run.fingerprint, *fold_digests(run, config.recipe.folds)]))
+
+
+def fold_folder(start: Path, fold: int, folds: int) -> Path:
+    """Return the run folder of a fold's start, beside that of the start of all classes."""
+    return start.with_name(f"{start.name}-fold-{fold}-of-{folds}")
+
+
+def fold_digests(start: Run, folds: int) -> list[str]:
+    """Return a digest of the last weights of the starts of all folds, if there are folds.
+
+    Raises:
+        InputError: One of them is missing or unfinished, or is a start of another kind.
+
+    """
+    digests = []
+    for fold in range(folds):
+        run = Run.open(fold_folder(start.folder, fold, folds))
+        if run.measures is None:
+            raise InputError(f"{run.folder} cannot be a fold's start before its training is finished: run its command again")
+        for name in ("variant", "backbone"):
+            if getattr(run.config, name) != getattr(start.config, name):
+                raise InputError(
+                    f"{run.folder} cannot be a fold's start: its {name} is '{getattr(run.config, name)}', not "
+                    f"'{getattr(start.config, name)}'; remove the folder"
+                )
+        digests.append(tensors_digest("", run.weights("last"))[:8])
+    return digests
 
 
 def load_teacher(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork | None, RunConfig]:

@@ -10,11 +10,14 @@ import torch
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress, Silent
 from protograph.data import Dataset
+from protograph.data.folds import fold_of
 from protograph.device import best_device
 from protograph.training.loop import train_stage
 from protograph.training.recipes import (
     RECIPES,
+    SECOND_STAGE,
     SETTINGS,
+    Recipe,
     can_be_pretrained,
     resolve_recipe,
     stage_before,
@@ -22,7 +25,7 @@ from protograph.training.recipes import (
 )
 from protograph.training.run_config import RunConfig, configure
 from protograph.training.run_folder import Run
-from protograph.training.setup import check_no_start, plan_training
+from protograph.training.setup import check_no_start, fold_folder, plan_training
 from protograph.variants import find_variant
 
 
@@ -37,7 +40,8 @@ def train(
 ) -> dict[str, Any]:
     """Train a configuration into a run folder, or continue where an earlier attempt stopped.
 
-    A variant of two stages starts from a trained run of another variant. If that run is missing, it is trained first.
+    A variant of two stages starts from a trained run of another variant. If that run is missing, it is trained first, and so
+    are the starts of folds, in folders beside it.
 
     Args:
         config: What to train, see `configure`.
@@ -79,14 +83,31 @@ def train_first_stage(
     plan_training(config, dataset)  # mistakes in `config` are reported before the first stage is trained
     Run.find(folder, config)
     first = configure_first_stage(config, dataset, changes)
+    for fold in range(config.recipe.folds):
+        part = fold_of(dataset, fold, config.recipe.folds)
+        plan_training(replace(first, fingerprint=part.fingerprint), part)
     if (start / "measures.json").exists():
         _check_changes(config, first, start, changes or {})
-        return
-    if start.resolve() == folder.resolve():
-        raise InputError(f"{folder} cannot be both the run and its start: choose another --start")
-    Run.find(start, first, "--start")
-    progress.say(f"{config.variant} starts from a trained {first.variant}: training it first, in {start}")
-    train_stage(first, dataset, start, device, progress, None)
+    else:
+        if start.resolve() == folder.resolve():
+            raise InputError(f"{folder} cannot be both the run and its start: choose another --start")
+        Run.find(start, first, "--start")
+        progress.say(f"{config.variant} starts from a trained {first.variant}: training it first, in {start}")
+        train_stage(first, dataset, start, device, progress, None)
+    train_folds(config, dataset, device, progress, start)
+
+
+def train_folds(config: RunConfig, dataset: Dataset, device: torch.device, progress: Progress, start: Path) -> None:
+    """Train the starts of folds as the start of all classes was trained, beside it, unless they are there."""
+    folds, whole = config.recipe.folds, Run.open(start).config
+    for fold in range(folds):
+        folder = fold_folder(start, fold, folds)
+        part = fold_of(dataset, fold, folds)
+        recipe = replace(whole.recipe, epochs=config.recipe.fold_epochs or whole.recipe.epochs)
+        trained = replace(whole, recipe=recipe, fingerprint=part.fingerprint)
+        if (run := Run.find(folder, trained, "--start")) is None or run.measures is None:
+            progress.say(f"training the start of fold {fold + 1} of {folds}, in {folder}")
+            train_stage(trained, part, folder, device, progress, None)
 
 
 def configure_first_stage(config: RunConfig, dataset: Dataset, changes: Mapping[str, Any] | None = None) -> RunConfig:
@@ -102,7 +123,7 @@ def configure_first_stage(config: RunConfig, dataset: Dataset, changes: Mapping[
     before = stage_before(variant, config.recipe)
     assert before is not None, f"{config.variant} starts from no other run"
     if config.recipe.name not in RECIPES:
-        recipe = replace(config.recipe, pretrain="")
+        recipe = replace(config.recipe, **{name: getattr(Recipe, name) for name in (*SECOND_STAGE, "pretrain")})
         return replace(config, variant=before.name, shots=1, relations=(), relation_digests=(), recipe=recipe, start="")
     if changes is None:
         usual = resolve_recipe(
@@ -113,7 +134,7 @@ def configure_first_stage(config: RunConfig, dataset: Dataset, changes: Mapping[
         )
         values = {name: getattr(config.recipe, name) for name in SETTINGS}
         changes = {name: value for name, value in values.items() if value != getattr(usual, name)}
-    unused = unused_settings(before, config.recipe)
+    unused = unused_settings(before, resolve_recipe(before, config.dataset, config.recipe.name, changes))
     return configure(
         dataset,
         before.name,

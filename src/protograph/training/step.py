@@ -13,7 +13,8 @@ from protograph.device import PLAIN, TRITON, RepeatedStep
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.training.optimiser import move_average
-from protograph.training.recipes import Recipe
+from protograph.training.out_of_fold import OutOfFold
+from protograph.training.recipes import Recipe, keeps_backbone
 from protograph.variants import Variant
 
 TURNS = 4  # quarters of a turn that the rotation task tells apart
@@ -31,7 +32,7 @@ class TrainingStep:
         optimiser: Its optimiser.
         store: The images or features.
         augmentation: How training images are changed.
-        spec: The episodes to draw, or the pool to draw single images from.
+        spec: The episodes to draw, of one dataset or of folds, or the pool to draw single images from.
         count: Episodes, or single images, of a step.
         variant: The variant, whose objective is minimised and whose frozen parts stay in evaluation mode.
         recipe: The recipe, whose settings of a step apply.
@@ -47,7 +48,7 @@ class TrainingStep:
     optimiser: torch.optim.Optimizer
     store: Store
     augmentation: Augmentation
-    spec: EpisodeSpec | Pool
+    spec: EpisodeSpec | Pool | OutOfFold
     count: int
     variant: Variant
     recipe: Recipe = PLAIN_STEP
@@ -58,22 +59,27 @@ class TrainingStep:
 
     def __post_init__(self) -> None:
         self.progress = torch.zeros((), device=self.store.device)
+        self.fixed = {*self.variant.frozen, *(["backbone"] if keeps_backbone(self.variant, self.recipe) else [])}
 
     def __call__(self, generator: torch.Generator) -> Tensor:
         """Take one step down the gradient and return the loss."""
         self.model.train()
         for part, module in self.model.named_children():
-            if part in self.variant.frozen:
+            if part in self.fixed:
                 module.eval()
-        spec, count = self.spec, self.count
-        drawn = draw(spec, count, generator) if isinstance(spec, EpisodeSpec) else draw_batch(spec, count, generator)
-        loss = LOSSES[self.variant.objective](self, drawn, generator)
+        loss = LOSSES[self.variant.objective](self, self.draw(generator), generator)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         if self.averaged is not None:
             move_average(self.averaged, self.model, self.recipe.ema)
         return loss.detach()
+
+    def draw(self, generator: torch.Generator) -> Episodes | list[Episodes] | Batch:
+        """Return the episodes of the step, those of folds as a list, or its single images."""
+        if isinstance(self.spec, OutOfFold):
+            return self.spec.draw(self.count, generator)
+        return (draw if isinstance(self.spec, EpisodeSpec) else draw_batch)(self.spec, self.count, generator)  # type: ignore[arg-type]
 
     def images(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return the training images [n, C, H, W] of indices [n], changed at random."""
@@ -143,9 +149,16 @@ def drop_features(features: Tensor, share: float, generator: torch.Generator) ->
     return features * kept / (1 - share)
 
 
-def joint_loss(step: TrainingStep, episodes: Episodes, generator: torch.Generator) -> Tensor:
-    """Return the cross-entropy in the joint label space."""
-    return cross_entropy(episode_logits(step, episodes, generator).flatten(0, 1), episodes.targets.flatten())
+def joint_loss(step: TrainingStep, drawn: Episodes | list[Episodes], generator: torch.Generator) -> Tensor:
+    """Return the cross-entropy in the joint label space, a mean over folds if there are some."""
+    if isinstance(drawn, Episodes):
+        return cross_entropy(episode_logits(step, drawn, generator).flatten(0, 1), drawn.targets.flatten())
+    assert isinstance(step.spec, OutOfFold)
+    losses = []
+    for episodes, prototypes in zip(drawn, step.spec.prototypes, strict=True):
+        logits = episode_logits(step, episodes, generator, prototypes)
+        losses.append(cross_entropy(logits.flatten(0, 1), episodes.targets.flatten()))
+    return torch.stack(losses).mean()
 
 
 def few_shot_loss(step: TrainingStep, episodes: Episodes, generator: torch.Generator) -> Tensor:
@@ -202,14 +215,20 @@ LOSSES: dict[str, Callable[[TrainingStep, Any, torch.Generator], Tensor]] = {
 }
 
 
-def episode_logits(step: TrainingStep, episodes: Episodes, generator: torch.Generator) -> Tensor:
-    """Return joint logits [E, Q, V]. Support and queries pass the backbone together, but batch norm normalises each alone."""
+def episode_logits(
+    step: TrainingStep, episodes: Episodes, generator: torch.Generator, prototypes: Tensor | None = None
+) -> Tensor:
+    """Return joint logits [E, Q, V]. Support and queries pass the backbone together, but batch norm normalises each alone.
+
+    `prototypes` [T, D] stand in the place of the model's own.
+    """
     support, queries = step.embed((episodes.support, episodes.queries), generator)
-    return (step.head or step.model.forward)(support, episodes.mask, queries, episodes.classes, episodes.seen)
+    head = step.head or step.model.forward
+    return head(support, episodes.mask, queries, episodes.classes, episodes.seen, prototypes)
 
 
-def can_be_recorded(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpec | Pool) -> bool:
+def can_be_recorded(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpec | Pool | OutOfFold) -> bool:
     """Return whether a step on a GPU may be recorded: it never waits for the host, images are resident, sizes are fixed."""
     capturable = all(component.capturable for component in model.components())
     resident = not isinstance(store, ImageStore) or store.pixels.is_cuda
-    return not PLAIN and resident and capturable and not (isinstance(spec, EpisodeSpec) and spec.scarce)
+    return not PLAIN and resident and capturable and not (isinstance(spec, EpisodeSpec | OutOfFold) and spec.scarce)
