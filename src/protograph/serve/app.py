@@ -22,6 +22,7 @@ from protograph.serve.application import Application, application_of
 from protograph.serve.guard import DEFECT, App, Guard
 from protograph.serve.metrics import MEDIA_TYPE
 from protograph.serve.refusals import Json, Refusal
+from protograph.serve.replies import ErrorReply, HealthReply
 from protograph.serve.uploads import shown
 
 PAGE = Path(__file__).parent / "page"
@@ -75,6 +76,7 @@ def build_app(application: Application) -> FastAPI:
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
+        responses={"default": {"model": ErrorReply, "description": "What is wrong, and the way out."}},
     )
     app.state.application = application
     app.add_exception_handler(InputError, _input_error)
@@ -86,9 +88,10 @@ def build_app(application: Application) -> FastAPI:
     app.add_api_route("/", page, include_in_schema=False)
     app.add_api_route("/api", api_page, include_in_schema=False)
     app.add_api_route("/api/style.css", api_style, include_in_schema=False)
-    app.add_api_route("/healthz", health, tags=["watch"])
-    app.add_api_route("/metrics", metrics, tags=["watch"], response_class=Response)
-    app.add_api_route("/api/events", events, tags=["watch"], response_class=StreamingResponse)
+    app.add_api_route("/healthz", health, tags=["watch"], response_model=HealthReply)
+    for path, endpoint, media_type in (("/metrics", metrics, "text/plain"), ("/api/events", events, "text/event-stream")):
+        answers: dict[int | str, Any] = {200: {"content": {media_type: {}}}}
+        app.add_api_route(path, endpoint, tags=["watch"], response_class=Response, responses=answers)
     app.mount("/page", PageFiles(directory=PAGE), name="page")
     return app
 

@@ -12,6 +12,7 @@ from protograph.serve.application import application_of
 from protograph.serve.bodies import IMAGE, IMAGES, form_body, text_field
 from protograph.serve.model_host import Served
 from protograph.serve.refusals import Json
+from protograph.serve.replies import ExplainReply, PredictReply
 from protograph.serve.uploads import Form, Upload
 
 router = APIRouter(tags=["ask"])
@@ -19,7 +20,7 @@ USUAL_TOP = 5
 TOP = text_field(f"How many classes to name for each image; by default {USUAL_TOP}.")
 
 
-@router.post("/api/predict", openapi_extra=form_body({"images": IMAGES, "top": TOP}, ("images",)))
+@router.post("/api/predict", response_model=PredictReply, openapi_extra=form_body({"images": IMAGES, "top": TOP}, ("images",)))
 async def predict(request: Request) -> Json:
     """Tell what images show."""
     application = application_of(request)
@@ -37,6 +38,7 @@ async def predict(request: Request) -> Json:
 
 @router.post(
     "/api/explain",
+    response_model=ExplainReply,
     openapi_extra=form_body(
         {
             "image": IMAGE,

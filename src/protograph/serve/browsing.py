@@ -11,13 +11,22 @@ from protograph.classifier.labels import parse_label
 from protograph.serve import answers
 from protograph.serve.application import application_of
 from protograph.serve.refusals import Json, Refusal
+from protograph.serve.replies import (
+    CheckReply,
+    ClassesReply,
+    ExamplesReply,
+    HistoryReply,
+    MapReply,
+    ModelReply,
+    RelationsReply,
+)
 
 router = APIRouter(tags=["browse"])
 MOST_CHANGES = 100  # that history lists
 Name = Query(alias="class", description="The class.")
 
 
-@router.get("/api/model")
+@router.get("/api/model", response_model=ModelReply)
 async def model(request: Request) -> Json:
     """Tell what the model file is."""
     application = application_of(request)
@@ -26,7 +35,7 @@ async def model(request: Request) -> Json:
     return Json(answers.model_summary(application.host.path.name, served, application.limits, changes))
 
 
-@router.get("/api/classes")
+@router.get("/api/classes", response_model=ClassesReply)
 async def classes(request: Request) -> Json:
     """List the classes."""
     host = application_of(request).host
@@ -34,7 +43,7 @@ async def classes(request: Request) -> Json:
     return Json({"version": served.version, "classes": await host.run(answers.class_list, served.classifier)})
 
 
-@router.get("/api/classes/examples")
+@router.get("/api/classes/examples", response_model=ExamplesReply)
 async def examples(request: Request, name: str = Name) -> Json:
     """List the examples of a class."""
     served = await application_of(request).host.current()
@@ -60,7 +69,7 @@ async def thumbnail(request: Request, name: str = Name, index: int = Query(ge=0,
     return Response(image, media_type="image/jpeg", headers={"cache-control": "private, no-cache"})
 
 
-@router.get("/api/classes/relations")
+@router.get("/api/classes/relations", response_model=RelationsReply)
 async def relations(request: Request, name: str = Name) -> Json:
     """Tell how a class relates to others, and how it may relate to more; the class may be one to come."""
     host = application_of(request).host
@@ -74,7 +83,7 @@ async def relations(request: Request, name: str = Name) -> Json:
     return Json({"version": served.version, "class": label, "relations": related, "suggestions": suggestions})
 
 
-@router.get("/api/check")
+@router.get("/api/check", response_model=CheckReply)
 async def check(request: Request) -> Json:
     """Tell whether the model was taught enough: each kept image is asked as if it had not been an example."""
     host = application_of(request).host
@@ -85,7 +94,7 @@ async def check(request: Request) -> Json:
     return Json({"file": host.path.name, "version": served.version, **await host.run(checked.as_json)})
 
 
-@router.get("/api/map")
+@router.get("/api/map", response_model=MapReply)
 async def class_map(request: Request) -> Json:
     """Place the classes in two dimensions, with their relations as edges."""
     host = application_of(request).host
@@ -104,7 +113,7 @@ async def class_map(request: Request) -> Json:
     return Json({"version": served.version, "labels": labels, "edges": edges})
 
 
-@router.get("/api/history")
+@router.get("/api/history", response_model=HistoryReply)
 async def history(request: Request) -> Json:
     """List the changes of the model file, the newest first."""
     host = application_of(request).host

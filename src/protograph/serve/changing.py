@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
+from fastapi.security import HTTPBearer
 
 from protograph._internal.errors import InputError
 from protograph._internal.wording import counted
@@ -17,13 +18,16 @@ from protograph.serve.application import Application, application_of
 from protograph.serve.bodies import IMAGES, ClassBody, ExamplesBody, RelationsBody, RenameBody, form_body, text_field
 from protograph.serve.model_host import Served
 from protograph.serve.refusals import Json
+from protograph.serve.replies import ChangeReply
 from protograph.serve.uploads import Upload, class_name
 
-router = APIRouter(tags=["change"])
+TOKEN = HTTPBearer(auto_error=False, scheme_name="token", description="The token of the printed link.")
+router = APIRouter(tags=["change"], dependencies=[Depends(TOKEN)])  # for the description alone: the guard checks the token
 
 
 @router.post(
     "/api/classes",
+    response_model=ChangeReply,
     openapi_extra=form_body(
         {
             "name": text_field("The name of the new class."),
@@ -54,7 +58,7 @@ async def add_class(request: Request) -> Json:
     return await changed(application, f"added '{name}'{source}", add, served)
 
 
-@router.post("/api/classes/remove")
+@router.post("/api/classes/remove", response_model=ChangeReply)
 async def remove_class(request: Request, body: ClassBody) -> Json:
     """Remove a class."""
     name = str(body.name)
@@ -63,7 +67,7 @@ async def remove_class(request: Request, body: ClassBody) -> Json:
     )
 
 
-@router.post("/api/classes/rename")
+@router.post("/api/classes/rename", response_model=ChangeReply)
 async def rename_class(request: Request, body: RenameBody) -> Json:
     """Rename a class."""
     old, new = str(body.name), class_name(str(body.new))
@@ -76,6 +80,7 @@ async def rename_class(request: Request, body: RenameBody) -> Json:
 
 @router.post(
     "/api/classes/examples",
+    response_model=ChangeReply,
     openapi_extra=form_body({"class": text_field("The class."), "images": IMAGES}, ("class", "images")),
 )
 async def add_examples(request: Request) -> Json:
@@ -96,7 +101,7 @@ async def add_examples(request: Request) -> Json:
     )
 
 
-@router.post("/api/classes/examples/remove")
+@router.post("/api/classes/examples/remove", response_model=ChangeReply)
 async def remove_examples(request: Request, body: ExamplesBody) -> Json:
     """Remove examples of a class."""
     name, indices = str(body.name), sorted(set(body.indices))
@@ -107,7 +112,7 @@ async def remove_examples(request: Request, body: ExamplesBody) -> Json:
     )
 
 
-@router.post("/api/classes/relations")
+@router.post("/api/classes/relations", response_model=ChangeReply)
 async def relate(request: Request, body: RelationsBody) -> Json:
     """Tell how a class relates to others."""
     if (body.similarities is None) == (body.known_as is None):
@@ -121,13 +126,13 @@ async def relate(request: Request, body: RelationsBody) -> Json:
     )
 
 
-@router.post("/api/history/undo")
+@router.post("/api/history/undo", response_model=ChangeReply)
 async def undo(request: Request) -> Json:
     """Undo the last change."""
     return await stepped(application_of(request), history.undo, "undone")
 
 
-@router.post("/api/history/redo")
+@router.post("/api/history/redo", response_model=ChangeReply)
 async def redo(request: Request) -> Json:
     """Make the last undone change again."""
     return await stepped(application_of(request), history.redo, "done again")
