@@ -246,7 +246,8 @@ def check_examples(
     space, labels = state.space, state.in_space.tolist()
     counts = [space.examples(row) for row in range(len(labels))]
     kept = kept_examples(space, state.kept)
-    examples = {row: part for row, part in kept.items() if len(part) and (counts[row] or 0) > 1}
+    alone = len(labels) < 2  # then every answer is right, and none tells anything
+    examples = {row: part for row, part in kept.items() if len(part) and (counts[row] or 0) > 1 and not alone}
     images: dict[int, list[AskedImage]] = {row: [] for row in range(len(labels))}
     with progress.task("leave out", sum(map(len, examples.values())), "images") as advance:
         for row, logits, likeness in answers_without(state.copy_space(), examples, offsets, only_new):
