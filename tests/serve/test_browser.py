@@ -98,7 +98,7 @@ def test_two_classes_are_taught_from_nothing(open_page: Open, fruits: Fruits) ->
     page.get_by_role("button", name="Leave out apple-3.jpg").click()
     page.get_by_role("button", name="Teach 'apple' from 3 images").click()
     page.get_by_text("Added 'apple' from 3 images.").first.wait_for()
-    assert "Second class" in page.locator(".lead").inner_text()
+    assert "Second class" in shown(page).locator(".lead").inner_text()
     goto(page, "#/ask")
     assert page.get_by_text("One class more").is_visible()
     teach(page, "pear", *fruits["pear"][:SHOWN])
@@ -144,6 +144,20 @@ def test_a_wrong_answer_is_corrected_and_undone(open_page: Open, fruits: Fruits)
         page.keyboard.press("Control+Shift+z")
     goto(page, "#/history")
     page.locator(".history .undone").wait_for()
+
+
+def test_history_leads_back_to_any_change(open_page: Open, server: Server, fruits: Fruits) -> None:
+    page = open_page("2")
+    for name in ("orange", "grapes", "banana"):
+        server.teach(name, fruits[name][:1])
+    goto(page, "#/history")
+    page.get_by_role("button", name="Go back to here: added 'orange'").click()
+    page.locator(".toast").get_by_text("Undone: the last 2\u00a0changes.").wait_for()
+    page.locator(".history .undone").nth(1).wait_for()
+    classes = server.ask("GET", "api/classes")["classes"]
+    assert [row["class"] for row in classes] == ["apple", "orange", "pear"]
+    page.get_by_role("button", name="Redo: added 'grapes'").last.click()
+    page.locator(".toast").get_by_text("Done again: added 'grapes' from 1 image.").wait_for()
 
 
 def test_a_right_answer_is_confirmed(open_page: Open, fruits: Fruits) -> None:
@@ -303,6 +317,57 @@ def test_the_map_is_walked_by_keys_and_zoomed(open_page: Open) -> None:
     page.keyboard.press("Enter")
     page.get_by_role("heading", name=name).first.wait_for()
     assert page.url.endswith(f"#/class?name={name}")
+
+
+def test_lines_are_drawn_between_classes(open_page: Open, server: Server) -> None:
+    def told(name: str) -> dict[str, float]:
+        rows = server.ask("GET", f"api/classes/relations?class={name}")["relations"]
+        return {row["class"]: round(row["similarity"], 3) for row in rows}
+
+    page = open_page("4")
+    goto(page, "#/map")
+    nodes = {name: page.locator(f".map-node[aria-label^={name}]") for name in ("apple", "pear", "banana", "grapes")}
+    nodes["grapes"].wait_for()
+    begin, end = (nodes[name].locator("circle").last.bounding_box() for name in ("pear", "banana"))
+    page.mouse.move(begin["x"] + begin["width"] / 2, begin["y"] + begin["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(begin["x"] + 40, begin["y"] + 40)
+    assert page.locator(".map-drawn[visibility=visible]").count() == 1
+    page.mouse.move(end["x"] + end["width"] / 2, end["y"] + end["height"] / 2)
+    page.mouse.up()
+    page.get_by_role("heading", name="How alike are 'pear' and 'banana'?").wait_for()
+    assert page.locator(".map-drawn[visibility=visible]").count() == 0
+    page.get_by_role("slider", name="How alike").fill("0.7")
+    page.get_by_role("button", name="Save").click()
+    page.locator(".map-panel").get_by_text("70\u00a0%").wait_for()
+    assert told("pear") == {"banana": 0.7}
+
+    nodes["pear"].focus()  # the same by keyboard
+    page.get_by_role("button", name="Draw a line").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="What is 'pear' like?").wait_for()
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("pear")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Draw a line").click()
+    nodes["apple"].focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="How alike are 'pear' and 'apple'?").wait_for()
+    page.get_by_role("slider", name="How alike").fill("0.4")
+    page.keyboard.press("Enter")
+    page.locator(".toast").get_by_text("Told how 'pear' relates").wait_for()
+    page.locator("dialog").wait_for(state="detached")
+    assert told("pear") == {"banana": 0.7, "apple": 0.4}
+
+    nodes["pear"].focus()
+    page.get_by_role("button", name="Draw a line").click()
+    nodes["banana"].focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("slider", name="How alike").fill("0")
+    assert page.locator("dialog output").inner_text() == "not alike"
+    with page.expect_response("**/api/classes/relations"):
+        page.get_by_role("button", name="Save").click()
+    page.locator("dialog").wait_for(state="detached")
+    assert told("pear") == {"apple": 0.4}
 
 
 def test_many_images_become_a_table_and_a_file(open_page: Open, fruits: Fruits, tmp_path: Path) -> None:

@@ -4,21 +4,29 @@ import { h, replace } from "./dom.js";
 import { icon } from "./icons.js";
 import { notify, notifyError } from "./notices.js";
 import { changeBy, store } from "./store.js";
+import { counted } from "./words.js";
 
 /** Undo the last change. */
-export const undo = () => step("undo", "Undone");
+export const undo = () => step("undo");
 
 /** Make the last undone change again. */
-export const redo = () => step("redo", "Made again");
+export const redo = () => step("redo");
 
-async function step(verb, done) {
+/** Undo the last changes, one after the other. */
+export async function undoLast(count) {
+  try {
+    for (let left = count; left > 0; left--) await changeBy("/api/history/undo", {});
+    notify(`undone: the last ${count === 1 ? "change" : counted(count, "change")}`, { action: "Redo", onAction: redo });
+  } catch (error) {
+    notifyError(error);
+  }
+}
+
+async function step(verb) {
   if (!store.model?.history[verb]) return notify(`There is nothing to ${verb}`);
   try {
     const change = await changeBy(`/api/history/${verb}`, {});
-    notify(
-      `${done}: ${change.what}`,
-      verb === "undo" ? { action: "Redo", onAction: redo } : { action: "Undo", onAction: undo },
-    );
+    notify(change.what, verb === "undo" ? { action: "Redo", onAction: redo } : { action: "Undo", onAction: undo });
   } catch (error) {
     notifyError(error);
   }

@@ -91,12 +91,16 @@ function cubic(distance) {
   return d < 2 ? -0.5 * d ** 3 + 2.5 * d ** 2 - 4 * d + 2 : 0;
 }
 
+const overlap = (start, end, from, to) => Math.max(0, Math.min(end, to) - Math.max(start, from));
+
 /** Say in words where the scores are highest, for those who do not see the colours. */
 export function strongestPart({ rows, columns, scores }) {
   const parts = Array.from({ length: 3 }, () => [0, 0, 0]);
-  scores.forEach((values, y) =>
-    values.forEach((value, x) => (parts[Math.floor((3 * y) / rows)][Math.floor((3 * x) / columns)] += value)),
-  );
+  const inThird = (place, count, third) => overlap(place / count, (place + 1) / count, third / 3, (third + 1) / 3);
+  for (const [y, values] of scores.entries())
+    for (const [x, value] of values.entries())
+      for (const third of [0, 1, 2])
+        for (const other of [0, 1, 2]) parts[third][other] += value * inThird(y, rows, third) * inThird(x, columns, other);
   const [y, x] = [0, 1, 2]
     .flatMap((y) => [0, 1, 2].map((x) => [y, x]))
     .reduce((a, b) => (parts[b[0]][b[1]] > parts[a[0]][a[1]] ? b : a));

@@ -11,9 +11,9 @@ const EDGE = 160; // pixels of a small picture, twice as many as it is shown wit
 /**
  * Return a place for images.
  *
- * @param {{onImages: (images: File[]) => void, multiple?: boolean, folders?: boolean, hint?: string, label?: string}} options
+ * @param {{onImages: (images: File[]) => void, multiple?: boolean, folders?: boolean, roomy?: boolean, hint?: string}} options
  */
-export function picker({ onImages, multiple = false, folders = false, hint, label }) {
+export function picker({ onImages, multiple = false, folders = false, roomy = false, hint }) {
   const take = (files) => {
     const { images, others } = imagesAmong(files);
     if (others)
@@ -32,13 +32,12 @@ export function picker({ onImages, multiple = false, folders = false, hint, labe
       },
     });
   const chosen = input({ multiple });
-  const photographed = input({ capture: "environment" });
+  const photographed = !folders && input({ capture: "environment" });
   const inside = folders && input({ webkitdirectory: true, multiple: true, accept: null });
-  const name = label ?? (multiple ? "Choose images" : "Choose an image");
   const area = h(
     "div",
     {
-      class: "picker",
+      class: roomy ? "picker roomy" : "picker",
       ondragover: (event) => (event.preventDefault(), area.classList.add("over")),
       ondragleave: (event) => area.contains(event.relatedTarget) || area.classList.remove("over"),
       ondrop: async (event) => {
@@ -50,8 +49,14 @@ export function picker({ onImages, multiple = false, folders = false, hint, labe
     h(
       "div",
       { class: "picker-buttons" },
-      h("button", { type: "button", class: "camera", onclick: () => photographed.click() }, icon("camera"), "Take a photo"),
-      h("button", { type: "button", class: "choose", onclick: () => chosen.click() }, icon("image"), name),
+      photographed &&
+        h("button", { type: "button", class: "camera", onclick: () => photographed.click() }, icon("camera"), "Take a photo"),
+      h(
+        "button",
+        { type: "button", class: "choose", onclick: () => chosen.click() },
+        icon("image"),
+        multiple ? "Choose images" : "Choose an image",
+      ),
       inside &&
         h(
           "button",

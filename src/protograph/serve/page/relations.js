@@ -6,13 +6,16 @@ import { percent, sourceName } from "./words.js";
 
 const USUAL = 0.5; // how alike two classes are when they are first ticked, unless a source says otherwise
 const LEAST = 0.01;
+const SHOWN = 8; // rows, before someone asks for the others
 
 /** Return an editor: `show({relations, suggestions})` fills it, `values()` returns the similarity of each ticked class. */
 export function relationsEditor(onChange = () => {}) {
   const rows = new Map(); // name -> {tick, slider}
+  const origin = h("p", { class: "hint relations-source" }); // of all numbers, where one source tells them all
   const list = h("ul", { class: "relations" });
   const other = nameField({ id: uniqueId("other-class"), placeholder: "another class" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const more = h("button", { type: "button", class: "small", hidden: true, onclick: () => showAll() });
 
   const addRow = (name, { similarity, source, ticked }) => {
     const tick = h("input", { type: "checkbox", id: uniqueId("alike"), checked: ticked });
@@ -47,9 +50,7 @@ export function relationsEditor(onChange = () => {}) {
           "label",
           { for: tick.id },
           tick,
-          h("span", { class: "relation-name" }, name),
-          " ",
-          source && h("span", { class: "source" }, sourceName(source)),
+          h("span", {}, name, " ", source && h("span", { class: "source" }, sourceName(source))),
         ),
         slider,
         shown,
@@ -66,8 +67,10 @@ export function relationsEditor(onChange = () => {}) {
       return;
     }
     if (rows.has(name)) {
-      rows.get(name).tick.checked = true;
-      rows.get(name).slider.disabled = false;
+      const { tick, slider } = rows.get(name);
+      tick.checked = true;
+      slider.disabled = false;
+      tick.closest("li").hidden = false;
     } else addRow(name, { ticked: true });
     other.value = "";
     onChange();
@@ -81,10 +84,12 @@ export function relationsEditor(onChange = () => {}) {
   const element = h(
     "div",
     {},
+    origin,
     list,
+    more,
     h(
       "div",
-      { class: "row" },
+      { class: "row also" },
       h("label", { for: other.id }, "Also like"),
       other,
       h("button", { type: "button", class: "small", onclick: add }, "Add"),
@@ -95,10 +100,27 @@ export function relationsEditor(onChange = () => {}) {
     const ticked = values();
     rows.clear();
     replace(list);
-    for (const row of relations) addRow(String(row.class), { similarity: row.similarity, source: row.relation, ticked: true });
-    for (const [name, similarity] of Object.entries(ticked)) if (!rows.has(name)) addRow(name, { similarity, ticked: true });
-    for (const row of suggestions) if (!rows.has(String(row.class))) addRow(String(row.class), { ...row, ticked: false });
+    const found = [
+      ...relations.map((row) => [row.class, { similarity: row.similarity, source: row.relation, ticked: true }]),
+      ...Object.entries(ticked).map(([name, similarity]) => [name, { similarity, ticked: true }]),
+      ...suggestions.map((row) => [row.class, { ...row, ticked: false }]),
+    ];
+    const sources = [...new Set(found.map(([, row]) => row.source).filter(Boolean))];
+    const shared = sources.length === 1 ? sources[0] : null;
+    origin.textContent = shared ? `How alike they are ${sourceName(shared)}:` : "";
+    for (const [name, row] of found)
+      if (!rows.has(String(name))) addRow(String(name), { ...row, source: shared ? null : row.source });
+    const others = [...list.children].slice(SHOWN);
+    for (const item of others) item.hidden = true;
+    more.hidden = !others.length;
+    more.textContent = `Show ${others.length} more`;
     list.hidden = !rows.size;
+  };
+  const showAll = () => {
+    const first = list.querySelector("li[hidden] input");
+    for (const item of list.children) item.hidden = false;
+    more.hidden = true;
+    first?.focus();
   };
   const values = () =>
     Object.fromEntries(
@@ -107,7 +129,8 @@ export function relationsEditor(onChange = () => {}) {
   const clear = () => {
     rows.clear();
     replace(list);
-    list.hidden = true;
+    origin.textContent = "";
+    list.hidden = more.hidden = true;
   };
   return { element, show, values, clear };
 }

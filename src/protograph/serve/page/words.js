@@ -22,9 +22,10 @@ export const madeOf = ({ examples, added }, model) =>
     .join(", ");
 
 const SOURCES = { wordnet: "WordNet", prototypes: "their images" };
+const FILES = /^(attributes|embeddings|edges)_(.+)$/; // labels of relations that were read from a file
 
 /** Return what says that classes are alike: a relation by its label, or the classes' own images. */
-export const sourceName = (label) => `by ${SOURCES[label] ?? label.replace(/^by /, "")}`;
+export const sourceName = (label) => `by ${SOURCES[label] ?? label.replace(/^by /, "").replace(FILES, "$1 ($2)")}`;
 
 /** Return a number with its sign, by the typographic minus. */
 export const signed = (value) => `${value < 0 ? "\u2212" : "+"}${Math.abs(value).toFixed(1)}`;

@@ -11,7 +11,7 @@ import { notifyError, speak } from "../notices.js";
 import { bar, failure, probabilities, progress } from "../parts.js";
 import { picker } from "../picker.js";
 import { changeByUpload, store } from "../store.js";
-import { percent, signed, sourceName } from "../words.js";
+import { counted, percent, signed, sourceName } from "../words.js";
 import { startPanel } from "./start.js";
 
 const TOP = 5;
@@ -26,7 +26,8 @@ export function createAsk() {
   let stop = new AbortController();
 
   const start = h("div");
-  const images = picker({ onImages: ([image]) => open(image) });
+  const lead = h("p", { class: "lead" });
+  const images = picker({ roomy: true, onImages: ([image]) => open(image) });
   const sending = progress();
   const canvas = h("canvas", { class: "photo", role: "img", "aria-label": "The image" });
   const overlay = h("input", { type: "checkbox", id: "show-heatmap", checked: true, onchange: () => draw() });
@@ -36,7 +37,7 @@ export function createAsk() {
   const heatmap = h(
     "div",
     { class: "heatmap-options card" },
-    h("div", { class: "selects" }, h("label", {}, "Heat map for ", subject), h("label", {}, "against ", rival)),
+    h("div", { class: "selects" }, h("label", {}, "Heat map for", subject), h("label", {}, "against", rival)),
     legend,
   );
   const toggle = h("label", { for: "show-heatmap", class: "tick" }, overlay, "Show where it looked");
@@ -50,7 +51,7 @@ export function createAsk() {
     result,
     heatmap,
   );
-  const asking = h("div", {}, images.element, sending.element, grid);
+  const asking = h("div", {}, lead, images.element, sending.element, grid);
   const element = h("section", { class: "view" }, h("h1", {}, "What is it?"), start, asking);
 
   async function open(image) {
@@ -60,6 +61,7 @@ export function createAsk() {
     bitmap = await createImageBitmap(image).catch(() => null);
     grid.hidden = false;
     images.element.classList.add("compact");
+    lead.hidden = true;
     replace(result);
     heatmap.hidden = toggle.hidden = true;
     draw();
@@ -296,6 +298,8 @@ export function createAsk() {
     const count = store.model?.classes ?? null;
     start.hidden = count === null || count > 1;
     asking.hidden = count === 0 || count === null;
+    lead.hidden = !(count > 1) || file !== null;
+    lead.textContent = count > 1 ? `Show it an image: it says which of its ${counted(count, "class")} that is.` : "";
     replace(start, count !== null && count < 2 && startPanel(count));
   }
 

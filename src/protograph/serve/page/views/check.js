@@ -9,6 +9,7 @@ import { thumbnail } from "../thumbnails.js";
 import { counted, percent, sentence } from "../words.js";
 import { startPanel } from "./start.js";
 
+const ADVICE = 8; // sentences, and classes to add to, that are shown at once
 const PICTURES = 24; // images that were answered wrongly
 const KINDS = { learned: "good", "needs images": "bad", "too few to tell": "unsure", "not asked": "unsure" };
 
@@ -18,7 +19,7 @@ export function createCheck() {
   const load = () =>
     loadInto(content, "Asking every example as if it had not been one\u2026", async () => {
       const model = store.model ?? (await refreshModel());
-      return model.classes ? shown(await get("/api/check")) : startPanel(0);
+      return model.classes > 1 ? shown(await get("/api/check")) : startPanel(model.classes);
     });
   return { element, show: load, refresh: load };
 }
@@ -29,39 +30,44 @@ function shown(check) {
 
 function verdict({ verdict: words, accuracy }) {
   const kind = words.startsWith("Yes") ? "good" : words.startsWith("Not yet") ? "bad" : "unsure";
-  const [first, ...rest] = words.split(/(?<=[.:])\s/);
+  const [, first, rest] = /^(.*?)[.:]\s(.*)$/s.exec(words) ?? [null, words, ""];
   return h(
     "section",
     { class: `card verdict-card ${kind}`, role: "status" },
-    h("h2", {}, first),
-    h("p", {}, rest.map(sentence).join(" ")),
+    h("h2", {}, sentence(first)),
+    rest && h("p", {}, sentence(rest)),
     accuracy !== null &&
       h(
         "p",
         { class: "hint" },
-        `Right in the mean over classes: ${percent(accuracy)}. Each example was asked as if it had not been one.`,
+        kind === "good" ? "" : `Right in the mean over classes: ${percent(accuracy)}. `,
+        "Each example was asked as if it had not been one.",
       ),
   );
 }
 
 function advice({ advice: lines, classes, pairs: confused }) {
   if (!lines.length) return null;
-  const needy = classes.filter((row) => row.verdict !== "learned").map((row) => String(row.class));
+  const needy = worstFirst(classes.filter((row) => row.verdict !== "learned")).map((row) => String(row.class));
   const partners = confused.filter(({ first, second }) => needy.includes(String(first)) || needy.includes(String(second)));
   const names = [...new Set([...needy, ...partners.flatMap(({ first, second }) => [String(first), String(second)])])];
+  const list = (shown) =>
+    h(
+      "ul",
+      { class: "sentences" },
+      shown.map((text) => h("li", {}, sentence(text))),
+    );
+  const rest = lines.slice(ADVICE);
   return h(
     "section",
     { class: "card" },
     h("h2", {}, "What to add"),
-    h(
-      "ul",
-      { class: "sentences" },
-      lines.map((text) => h("li", {}, sentence(text))),
-    ),
+    list(lines.slice(0, ADVICE)),
+    rest.length ? h("details", { class: "rest" }, h("summary", {}, `${rest.length} more`), list(rest)) : null,
     h(
       "p",
       { class: "chips" },
-      names.slice(0, 12).map((name) => h("a", { class: "chip", href: link(name) }, `Add to '${name}'`)),
+      names.slice(0, ADVICE).map((name) => h("a", { class: "chip", href: link(name) }, `Add to '${name}'`)),
     ),
   );
 }
@@ -95,7 +101,7 @@ function classTable({ classes, covers_fitted: all }) {
       },
     ],
   });
-  table.show([...covered].sort((a, b) => (a.accuracy ?? 2) - (b.accuracy ?? 2)));
+  table.show(worstFirst(covered));
   return h("section", { class: "card" }, h("h2", {}, "Class by class"), table.element);
 }
 
@@ -154,5 +160,7 @@ function notes({ notes: lines }) {
       )
     : null;
 }
+
+const worstFirst = (classes) => [...classes].sort((a, b) => (a.accuracy ?? 2) - (b.accuracy ?? 2));
 
 const link = (name) => `#/class?${new URLSearchParams({ name })}`;

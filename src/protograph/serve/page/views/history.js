@@ -1,7 +1,7 @@
 /** History: what was changed, newest first, and the way back. */
 
 import { get } from "../api.js";
-import { redo, undo } from "../changes.js";
+import { redo, undo, undoLast } from "../changes.js";
 import { h } from "../dom.js";
 import { icon } from "../icons.js";
 import { loadInto } from "../parts.js";
@@ -36,8 +36,9 @@ function list(changes) {
   return h(
     "ol",
     { class: "history", reversed: true },
-    changes.map(({ what, when, classes, undone }) => {
+    changes.map(({ number, what, when, classes, undone }) => {
       const { clock, ago } = moment(when);
+      const later = changes.filter((other) => !other.undone && other.number > number).length;
       return h(
         "li",
         { class: undone ? "undone" : null },
@@ -48,6 +49,19 @@ function list(changes) {
           undone && h("span", { class: "tag" }, "undone"),
         ),
         h("span", { class: "hint" }, h("time", { datetime: when, title: clock }, ago), ` \u00b7 ${counted(classes, "class")}`),
+        !undone &&
+          later > 0 &&
+          h(
+            "button",
+            {
+              type: "button",
+              class: "link",
+              "aria-label": `Go back to here: ${what}`,
+              title: `Undo the ${later === 1 ? "change" : counted(later, "change")} after this one`,
+              onclick: () => undoLast(later),
+            },
+            "Go back to here",
+          ),
       );
     }),
   );

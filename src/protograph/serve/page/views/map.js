@@ -3,6 +3,7 @@
 import { get } from "../api.js";
 import { h, replace, s } from "../dom.js";
 import { icon } from "../icons.js";
+import { askHowAlike } from "../lines.js";
 import { loadInto } from "../parts.js";
 import { refreshModel, store } from "../store.js";
 import { shownExamples, thumbnail, thumbnailBlob } from "../thumbnails.js";
@@ -12,9 +13,10 @@ import { startPanel } from "./start.js";
 const MARGIN = 60;
 const RADIUS = 7;
 const PICTURE_RADIUS = 21; // of a class that is shown by one of its examples
-const MOST_PICTURES = 60; // classes up to which that is done
+const MOST_PICTURES = [60, 20]; // classes up to which that is done, and on a phone
 const LETTER = 7.6; // pixels of a letter of a label, about
 const STEP = 1.35; // of one zoom
+const DRAGGED = 6; // pixels from which a press on a class draws a line
 const [LEAST, MOST] = [0.5, 24];
 const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
 
@@ -25,7 +27,7 @@ export function createMap() {
   const load = () =>
     loadInto(content, "Drawing the map\u2026", async () => {
       const model = store.model ?? (await refreshModel());
-      if (!model.classes) return startPanel(0);
+      if (model.classes < 2) return startPanel(model.classes);
       const [map, { classes }] = await Promise.all([get("/api/map"), get("/api/classes")]);
       drawn = drawing(map, new Map(classes.map((row) => [String(row.class), row])), drawn);
       return drawn.content;
@@ -44,6 +46,8 @@ function drawing({ labels, edges }, classes, earlier) {
   let selected = byName.get(earlier?.selected()) ?? null;
   let engaged = false;
 
+  let begin = null; // the class that a line is drawn from, as long as it has no end
+  const drawn = s("line", { class: "map-drawn", visibility: "hidden" });
   const lineLayer = s("g", { class: "map-lines" });
   const nodeLayer = s("g");
   const svg = s(
@@ -54,6 +58,7 @@ function drawing({ labels, edges }, classes, earlier) {
       "aria-label": "Map of the classes. Arrow keys move from class to class, plus and minus zoom.",
     },
     lineLayer,
+    drawn,
     nodeLayer,
   );
   const panel = h("div", { class: "map-panel", role: "status" });
@@ -61,8 +66,9 @@ function drawing({ labels, edges }, classes, earlier) {
     line.element = s("line", { "stroke-width": 1 + 2.5 * Math.min(1, Math.max(0, line.weight)) });
     lineLayer.append(line.element);
   }
+  const mostPictures = MOST_PICTURES[Number(matchMedia("(max-width: 46rem)").matches)];
   for (const node of nodes) {
-    const pictured = nodes.length <= MOST_PICTURES ? shownExamples(classes.get(node.name))[0] : undefined;
+    const pictured = nodes.length <= mostPictures ? shownExamples(classes.get(node.name))[0] : undefined;
     node.radius = pictured === undefined ? RADIUS : PICTURE_RADIUS;
     node.label = s("text", {}, node.name);
     node.element = s(
@@ -80,7 +86,7 @@ function drawing({ labels, edges }, classes, earlier) {
             : ""
         }`,
         onfocus: () => select(node),
-        onclick: () => select(node),
+        onclick: () => (begin ? endLine(node) : select(node)),
         onkeydown: (event) => pressed(event, node),
       },
       s("circle", { class: "halo", r: Math.max(19, node.radius + 5) }),
@@ -153,7 +159,39 @@ function drawing({ labels, edges }, classes, earlier) {
     showPanel();
   }
 
+  function beginLine(node) {
+    begin = node;
+    svg.classList.add("drawing");
+    node.element.focus();
+    showPanel();
+  }
+
+  /** End the line at a class, or nowhere. */
+  function endLine(node) {
+    const first = begin;
+    begin = null;
+    svg.classList.remove("drawing");
+    drawn.setAttribute("visibility", "hidden");
+    if (selected) showPanel();
+    if (node && node !== first) askHowAlike(first.name, node.name);
+  }
+
+  function drawLineTo(event) {
+    const box = svg.getBoundingClientRect();
+    drawn.setAttribute("visibility", "visible");
+    for (const [name, value] of [
+      ["x1", begin.at.x],
+      ["y1", begin.at.y],
+      ["x2", event.clientX - box.left],
+      ["y2", event.clientY - box.top],
+    ])
+      drawn.setAttribute(name, value.toFixed(1));
+  }
+
+  const nodeOf = (element) => nodes.find((node) => node.element === element?.closest(".map-node"));
+
   function showPanel() {
+    if (begin) return showLinePanel();
     const row = classes.get(selected.name);
     const shown = shownExamples(row);
     replace(
@@ -170,13 +208,28 @@ function drawing({ labels, edges }, classes, earlier) {
       selected.lines.length
         ? h("ul", { class: "sentences" }, related(selected).map(relation))
         : h("p", { class: "hint" }, "No line leads to it."),
-      h("p", {}, h("a", { class: "button small", href: link(selected.name) }, "Open")),
+      h(
+        "p",
+        { class: "row" },
+        h("a", { class: "button small", href: link(selected.name) }, "Open"),
+        h("button", { type: "button", class: "small quiet", onclick: () => beginLine(selected) }, "Draw a line\u2026"),
+      ),
+    );
+  }
+
+  function showLinePanel() {
+    replace(
+      panel,
+      h("h2", {}, `What is '${begin.name}' like?`),
+      h("p", { class: "hint" }, "Choose another class on the map, or go to it by the arrow keys and press Enter."),
+      h("p", {}, h("button", { type: "button", class: "small quiet", onclick: () => endLine(null) }, "Cancel")),
     );
   }
 
   function pressed(event, node) {
     if (event.key in ARROWS) towards(node, ARROWS[event.key])?.element.focus();
-    else if (event.key === "Enter" || event.key === " ") location.hash = link(node.name);
+    else if (event.key === "Escape" && begin) endLine(null);
+    else if (event.key === "Enter" || event.key === " ") begin ? endLine(node) : (location.hash = link(node.name));
     else if (event.key === "+" || event.key === "=") zoom(STEP);
     else if (event.key === "-") zoom(1 / STEP);
     else if (event.key === "0") fit();
@@ -223,12 +276,16 @@ function drawing({ labels, edges }, classes, earlier) {
     return [event.clientX - box.left - box.width / 2, event.clientY - box.top - box.height / 2];
   };
   const pointers = new Map();
+  let held = null; // a class, and where it was held
   svg.addEventListener("pointerdown", (event) => {
     engaged = true;
     pointers.set(event.pointerId, [event.clientX, event.clientY]);
-    if (!event.target.closest(".map-node")) svg.setPointerCapture(event.pointerId);
+    const node = nodeOf(event.target);
+    held = node && pointers.size === 1 ? { node, at: [event.clientX, event.clientY] } : null;
+    if (!node) svg.setPointerCapture(event.pointerId);
   });
   svg.addEventListener("pointermove", (event) => {
+    if (held) return dragFromClass(event);
     const last = pointers.get(event.pointerId);
     if (!last) return;
     const before = [...pointers.values()];
@@ -242,8 +299,25 @@ function drawing({ labels, edges }, classes, earlier) {
     };
     draw();
   });
+  /** Draw a line from the held class to where the pointer is. */
+  function dragFromClass(event) {
+    if (distance([held.at, [event.clientX, event.clientY]]) < DRAGGED) return;
+    if (!held.drawn) {
+      svg.setPointerCapture(event.pointerId);
+      begin = held.node;
+      held.drawn = true;
+    }
+    drawLineTo(event);
+  }
+  svg.addEventListener("pointerup", (event) => {
+    if (held?.drawn) endLine(nodeOf(document.elementFromPoint(event.clientX, event.clientY)));
+  });
   for (const type of ["pointerup", "pointercancel", "pointerleave"])
-    svg.addEventListener(type, (event) => pointers.delete(event.pointerId));
+    svg.addEventListener(type, (event) => {
+      pointers.delete(event.pointerId);
+      if (held?.drawn && begin) endLine(null);
+      held = null;
+    });
   svg.addEventListener("pointerleave", () => (engaged = svg.contains(document.activeElement)));
   svg.addEventListener("focusin", () => (engaged = true));
   svg.addEventListener(
@@ -267,7 +341,8 @@ function drawing({ labels, edges }, classes, earlier) {
     "p",
     { class: "hint" },
     "Near classes look alike. Lines join related ones, thicker where they are more alike. ",
-    h("span", { class: "by-mouse" }, "Drag to move, click into the map and scroll to zoom."),
+    "Draw a line from one class to another to say how alike they are. ",
+    h("span", { class: "by-mouse" }, "Drag the background to move it, click into the map and scroll to zoom."),
   );
   replace(panel, h("p", { class: "hint" }, "Choose a class to see what it is related to."));
   const list = h(
@@ -294,6 +369,7 @@ function drawing({ labels, edges }, classes, earlier) {
     const again = selected;
     selected = null;
     queueMicrotask(() => select(again));
+    if (earlier.focused()) requestAnimationFrame(() => again.element.focus({ preventScroll: true }));
   }
   requestAnimationFrame(draw);
   return {
@@ -310,6 +386,7 @@ function drawing({ labels, edges }, classes, earlier) {
     draw: () => svg.isConnected && draw(),
     view: () => view,
     selected: () => selected?.name,
+    focused: () => svg.contains(document.activeElement),
   };
 }
 
