@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 STATE, REPORT = ROOT / "build" / "attack", Path(__file__).with_name("ATTACK.md")
-PORTION = 3_000  # inputs that a process reads
+PORTION = 20_000  # inputs that a process reads
 SECONDS = 120  # without an input that ends, after which a process counts as hung
 MOST_KEPT = 200  # failures that are written down
 

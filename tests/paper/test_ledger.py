@@ -169,7 +169,19 @@ def no_number(content: dict[str, Any]) -> None:
     content["measures"]["h_mean"]["mean"] = float("nan")
 
 
-@pytest.mark.parametrize("damage", [nothing, no_h_mean, no_number])
+def no_epoch(content: dict[str, Any]) -> None:
+    del content["epoch"]
+
+
+def no_last_epoch(content: dict[str, Any]) -> None:
+    content["last_epoch"] = {"measures": content["measures"], "epoch": "last"}
+
+
+def learned_text(content: dict[str, Any]) -> None:
+    content["learned"] = {"temperature": "warm"}
+
+
+@pytest.mark.parametrize("damage", [nothing, no_h_mean, no_number, no_epoch, no_last_epoch, learned_text])
 def test_a_damaged_file_is_named(tmp_path: Path, damage: Any) -> None:
     record_run(tmp_path, TASK, make_run(tmp_path / "run", TASK))
     path = entry_path(tmp_path, TASK)

@@ -160,15 +160,16 @@ def read_entry(results: Path, path: Path) -> Entry:
         config = RunConfig.from_dict(content["configuration"])
         environment = content["environment"]
         versions = f"protograph {environment['protograph']}, torch {environment['torch']}, {environment['gpu'] or 'CPU'}"
+        epochs = _epoch(content), _epoch(last)
+        learned = {str(name): float(value) for name, value in content.get("learned", {}).items()}
     except _DAMAGE as error:
         raise _damaged(path, error) from error
     if place != path:
         raise InputError(f"{path} holds the numbers of {task}: move it back to {place}, or remove it")
-    learned = content.get("learned", {})
-    return Entry(task, measures, content["epoch"], last_measures, last["epoch"], config, versions, learned)
+    return Entry(task, measures, epochs[0], last_measures, epochs[1], config, versions, learned)
 
 
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged file raises
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)  # what reading a damaged file raises
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
@@ -191,6 +192,13 @@ def _measures(content: Mapping[str, Mapping[str, float]]) -> Measures:
     if not all(math.isfinite(number) for measure in measures.values() for number in (measure.mean, measure.ci95)):
         raise ValueError("a measure is not a finite number")
     return measures
+
+
+def _epoch(content: Mapping[str, Any]) -> int:
+    epoch = content["epoch"]
+    if type(epoch) is not int or epoch < 0:
+        raise ValueError(f"{epoch!r:.100} is not the number of an epoch")
+    return epoch
 
 
 def read_ledger(results: Path, new: bool = False) -> dict[Task, Entry]:
