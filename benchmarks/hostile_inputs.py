@@ -13,17 +13,19 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import traceback
 import warnings
 from collections import Counter
 from pathlib import Path
-from threading import Timer
+from threading import Event
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 STATE, REPORT = ROOT / "build" / "attack", Path(__file__).with_name("ATTACK.md")
 PORTION = 20_000  # inputs that a process reads
-SECONDS = 120  # without an input that ends, after which a process counts as hung
+WORKING_SECONDS, WAITING_SECONDS = 120, 3600  # of processor time, or in all, without an input that ends: it hangs
 MOST_KEPT = 200  # failures that are written down
 
 
@@ -49,12 +51,10 @@ def run(count: int) -> None:
 def follow(process: subprocess.Popen[str], state: dict[str, Any], stop: int) -> dict[str, Any]:
     """Return the state after what a process reports, input by input."""
     assert process.stdout is not None
-    timer = Timer(SECONDS, process.kill)
-    timer.start()
+    alive, ended = Event(), Event()
+    threading.Thread(target=kill_hung, args=(process, alive, ended), daemon=True).start()
     for line in process.stdout:
-        timer.cancel()
-        timer = Timer(SECONDS, process.kill)
-        timer.start()
+        alive.set()
         try:
             answer = json.loads(line)
         except ValueError:  # what an input printed
@@ -65,7 +65,7 @@ def follow(process: subprocess.Popen[str], state: dict[str, Any], stop: int) -> 
         state["calls"][kind] = max(state["calls"].get(kind, 0), answer["calls"])
         state["failures"] += answer["failures"]
         state["next"] = answer["next"]
-    timer.cancel()
+    ended.set()
     if process.wait() and state["next"] < stop:
         kind = kind_of(state["next"])
         state["failed"][kind] = state["failed"].get(kind, 0) + 1
@@ -73,6 +73,27 @@ def follow(process: subprocess.Popen[str], state: dict[str, Any], stop: int) -> 
         state["next"] += 1
     state["failures"] = state["failures"][:MOST_KEPT]
     return state
+
+
+def kill_hung(process: subprocess.Popen[str], alive: Event, ended: Event) -> None:
+    """Kill a process that ends no input for a while."""
+    begun = time.monotonic(), processor_seconds(process.pid)
+    while not ended.wait(1):
+        now = time.monotonic(), processor_seconds(process.pid)
+        if alive.is_set():
+            alive.clear()
+            begun = now
+        elif now[0] - begun[0] > WAITING_SECONDS or now[1] - begun[1] > WORKING_SECONDS:
+            process.kill()
+
+
+def processor_seconds(process: int) -> float:
+    """Return the processor time of a process, 0 where Linux does not say it."""
+    try:
+        numbers = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def kind_of(number: int) -> str:

@@ -1,6 +1,7 @@
 """What no input may bring about: code, processes, connections, files outside its folder, endless work, memory without bound."""
 
 import contextlib
+import functools
 import os
 import resource
 import sys
@@ -114,15 +115,21 @@ def in_folder(path: Any, descriptor: Any) -> Any:
 
 def forget_peak_memory() -> int:
     """Let the peak of memory begin anew with what the process holds now, where Linux allows it, and return the peak."""
-    with contextlib.suppress(OSError), Path("/proc/self/clear_refs").open("w") as file:
-        file.write("5")
+    with contextlib.suppress(OSError):
+        os.pwrite(_descriptor("clear_refs", os.O_WRONLY), b"5", 0)
     return peak_memory()
 
 
 def peak_memory() -> int:
     """Return the most bytes that the process has held since the peak was forgotten."""
     try:
-        text = Path("/proc/self/status").read_text(encoding="ascii")
+        text = os.pread(_descriptor("status", os.O_RDONLY), 4096, 0)
     except OSError:  # not Linux
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return int(text.partition("VmHWM:")[2].split(maxsplit=1)[0]) * 1024
+    return int(text.partition(b"VmHWM:")[2].split(maxsplit=1)[0]) * 1024
+
+
+@functools.cache
+def _descriptor(name: str, flags: int) -> int:
+    """Return the descriptor of a file about this process, which stays open: it is read for each input."""
+    return os.open(f"/proc/self/{name}", flags)

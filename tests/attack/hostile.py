@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import re
 import shutil
 import struct
 import tarfile
@@ -29,17 +30,20 @@ from protograph._internal.progress import Silent
 from protograph._internal.sealed import seal, unseal
 from protograph._internal.unpickle import read_pickled_arrays
 from protograph.classifier.inspection import inspect_model
+from protograph.cli.compare import comparison_of_runs
 from protograph.cli.display import visible
 from protograph.data.datasets.features import read_features, read_vectors
 from protograph.data.reading import read_columns, unpacked
 from protograph.encoders.preparation import Preparation
 from protograph.paper.grid import Task
-from protograph.paper.ledger import entry_path, read_ledger, record_run
+from protograph.paper.ledger import Entry, entry_path, read_ledger, record_run, scores
 from protograph.paper.published import Cell
-from protograph.paper.trials import read_trials, trial_of
+from protograph.paper.tables import last_epoch_rows, learned_rows
+from protograph.paper.trials import read_trials, trial_of, write_trials
 from protograph.relations import AttributeRelation as Attributes
 from protograph.relations import EdgeRelation, EmbeddingRelation, MatrixRelation, WordNetRelation
 from protograph.report.document import plain
+from protograph.report.run_page import measures_table
 from protograph.training.run_folder import Checkpoint, Run
 from relations.wordnet_files import write_wordnet
 
@@ -51,6 +55,7 @@ PICKLED_NAMES = (
 PICKLED_CALLS = (
     b"(S'true'\ntR", b"(I9\nS'O8'\ntR", b")R", b"(tR", b"\x81", b"b", b"(S'O8'\ntR(I3\nS'<'\nNNNI-1\nI-1\nI0\ntb",
 )  # fmt: skip
+TASK = Task(Cell("cub", 1, "gcgpn-aux"), "fast", 0)
 WARM_UP = 20  # inputs of each kind, in which all is imported that inputs may need
 PREPARATION = Preparation((3, 8, 8), (0.0,) * 3, (1.0,) * 3, (8, 8))
 
@@ -68,7 +73,7 @@ class Attack:
         self.inputs.mkdir(parents=True)
         self.features, labels = blobs()
         self.queries = self.features[::7].astype(np.float32)
-        self.models = self._models(labels)
+        self.models, self.small_model = self._models(labels), self._small_model()
         self.images = self._images()
         self.pickles = [pickle.dumps(content, protocol) for protocol in (0, 2, 4, 5) for content in self._pickled()]
         self._tables()
@@ -100,8 +105,16 @@ class Attack:
         return False, watch
 
     def _clear(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
+        if self.place.exists():
+            if not any(self.place.iterdir()):
+                return
+            shutil.rmtree(self.place, ignore_errors=True)
         self.place.mkdir()
+
+    def _small_model(self) -> bytes:
+        """Return a model file of two classes without relations: hostile names are read into it, whatever else it holds."""
+        Classifier().fit(self.features[:12], ["a", "b"] * 6).save(self.inputs / "small.pg")
+        return (self.inputs / "small.pg").read_bytes()
 
     def _models(self, labels: Any) -> list[bytes]:
         table = AttributeRelation(torch.eye(6, 3) + 0.1, list(NAMES))
@@ -154,13 +167,12 @@ class Attack:
         }
 
     def _folders(self) -> None:
-        task = Task(Cell("cub", 1, "gcgpn-aux"), "fast", 0)
-        run = make_run(self.inputs / "run", task)
+        run = make_run(self.inputs / "run", TASK)
         line = {"epoch": 1, "loss": 0.5, "rate": 0.1, "validation": json.loads((run / "measures.json").read_text())["measures"]}
         (run / "epochs.jsonl").write_text(json.dumps(line) + "\n")
         Run.open(run).save(Checkpoint({"best.x": torch.ones(2), "last.x": torch.ones(2)}, 1, 1, 0.5, 1.0, [line]))
-        record_run(self.inputs / "results", task, run)
-        self.entry = entry_path(self.inputs / "results", task)
+        record_run(self.inputs / "results", TASK, run)
+        self.entry = entry_path(self.inputs / "results", TASK)
         trial = "dataset,shots,variant,recipe,relations,changes,seed,epoch,joint_joint"
         self.texts["trials.csv"] = f"{trial}\nletters,1,gcgpn-aux,demo,base,rate=0.1,0,3,50.5"
         write_wordnet(self.inputs / "wordnet")
@@ -374,14 +386,31 @@ def attack_run(attack: Attack, random: Random) -> Act:
     else:
         file.write_text(mutation.dumped(mutation.mutate_json(random, json.loads(file.read_text()))), errors="replace")
 
-    def act() -> None:
-        run = Run.open(folder)
-        _ = run.measures, run.history
+    def read(run: Run) -> None:
+        measures_table(run.measures or {"epoch": 0, "measures": {}})
+        check_curves(run.history)
         run.load()
-        trial_of(run)
         _ = run.fingerprint
 
-    return act
+    def compare(run: Run) -> None:
+        trial = trial_of(run)
+        comparison_of_runs([(str(folder), *trial)])
+        write_trials(attack.place / "trials.csv", [trial])
+        assert len(read_trials(attack.place / "trials.csv")) == 1
+
+    def record(_: Run) -> None:
+        record_run(attack.place / "results", TASK, folder)
+        assert len(read_ledger(attack.place / "results")) == 1
+
+    uses = random.choice((read, compare, record))
+    return lambda: uses(Run.open(folder))
+
+
+def check_curves(history: list[dict[str, Any]]) -> None:
+    """Assert that the curves of a run can be drawn, short of drawing them."""
+    for epoch in history:
+        _ = float(epoch["epoch"]), float(epoch["loss"])
+        _ = [float(epoch["validation"]["h_mean"][key]) for key in ("mean", "ci95")]
 
 
 def attack_ledger(attack: Attack, random: Random) -> Act:
@@ -396,19 +425,23 @@ def attack_ledger(attack: Attack, random: Random) -> Act:
         file.write_bytes(mutation.mutate_bytes(random, file.read_bytes()))
     else:
         file.write_text(mutation.dumped(mutation.mutate_json(random, json.loads(file.read_text()))), errors="replace")
-    return lambda: read_ledger(results)
+    return lambda: check_tables(read_ledger(results))
+
+
+def check_tables(ledger: dict[Task, Entry]) -> None:
+    """Assert that the tables of runs can be made of a ledger."""
+    _ = list(learned_rows(ledger)), list(last_epoch_rows(ledger)), scores(ledger, "fast")
 
 
 def attack_name(attack: Attack, random: Random) -> Act:
     """Names of classes and files."""
     names = [mutation.hostile_name(random) for _ in range(2)]
-    model = attack.hostile_file("model.pg", attack.models[0])
+    model = attack.hostile_file("model.pg", attack.small_model)
 
     def act() -> None:
         for name in names:
             shown = visible(name)
-            assert not any(ord(letter) < 32 and letter not in "\n\t" for letter in shown)
-            assert "\x9b" not in shown
+            assert not re.search("[\0-\x08\x0b-\x1f\x9b]", shown)
             assert "\n" not in plain(name)
             shown.encode()
         classifier = Classifier.load(model)

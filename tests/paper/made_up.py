@@ -48,6 +48,12 @@ def make_run(folder: Path, task: Task, measures: Mapping[str, Any] | None = None
     return folder
 
 
+def epoch_line(epoch: int, learned: Mapping[str, float], h_mean: float = 40.0) -> str:
+    """A line of epochs.jsonl."""
+    validation = {name: {"mean": h_mean, "ci95": 0.5} for name in MEASURES}
+    return json.dumps({"epoch": epoch, "loss": 1.0, "validation": validation, "learned": learned}) + "\n"
+
+
 def make_ledger(results: Path, values: Mapping[tuple[Cell, str], Mapping[str, list[float]]], ci95: float = 0.5) -> Path:
     """A ledger in which a cell by a recipe has, of each measure, these values by seed; 40 where a measure is not given."""
     for (cell, recipe), own in values.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paper.made_up import make_ledger, make_run, numbers
+from paper.made_up import epoch_line, make_ledger, make_run, numbers
 from protograph._internal.errors import InputError
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.grid import Task
@@ -39,8 +39,8 @@ def test_an_entry_has_the_place_and_the_words_of_the_contract(tmp_path: Path) ->
 
 def test_what_was_learned_is_that_of_the_chosen_epoch(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", TASK)
-    lines = [{"epoch": epoch, "learned": {"operators.0.temperature": float(epoch)}} for epoch in range(1, 6)]
-    (folder / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [epoch_line(epoch, {"operators.0.temperature": float(epoch)}) for epoch in range(1, 6)]
+    (folder / "epochs.jsonl").write_text("".join(lines))
     assert record_run(tmp_path / "results", TASK, folder).learned == {"operators.0.temperature": 3.0}
 
 

@@ -7,7 +7,7 @@ from statistics import fmean, median, stdev
 
 import pytest
 
-from paper.made_up import make_ledger, make_run, rows_of
+from paper.made_up import epoch_line, make_ledger, make_run, rows_of
 from protograph.evaluation.metrics import MEASURES
 from protograph.paper.claims import CONCLUSIONS
 from protograph.paper.grid import Task
@@ -144,7 +144,7 @@ def test_what_operators_weigh_is_kept_where_it_is_known(tmp_path: Path) -> None:
         task = Task(AUX, "fast", seed)
         folder = make_run(tmp_path / str(seed), task)
         if known:
-            (folder / "epochs.jsonl").write_text(json.dumps({"epoch": 3, "learned": known}) + "\n")
+            (folder / "epochs.jsonl").write_text(epoch_line(3, known))
         record_run(results, task, folder)
     rows = rows_of(results, "learned")
     assert {row["parameter"]: row["value"] for row in rows} == {name: f"{value:.4f}" for name, value in learned.items()}

@@ -172,5 +172,5 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     (tmp_path / "trials.csv").write_bytes(b"dataset,\xff\xfe\n")
-    with pytest.raises(InputError, match=r"trials.csv is not UTF-8 .*: save it as UTF-8"):
+    with pytest.raises(InputError, match=r"trials.csv .* is not UTF-8: byte .*: save it as UTF-8"):
         read_trials(tmp_path / "trials.csv")

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import threading
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from protograph._internal.errors import InputError
+from protograph.evaluation.metrics import PAPER_MEASURES
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Checkpoint, Run, lock_run
 
@@ -29,7 +31,9 @@ def checkpoint() -> Checkpoint:
         "best.weight": torch.randn(2, 3).to(memory_format=torch.contiguous_format).T,
         "progress.loss_sum": torch.tensor(1.25, dtype=torch.float64),
     }
-    return Checkpoint(tensors, 12, 2, 33.25, 9.5, [{"epoch": 1, "loss": 0.1}, {"epoch": 2, "loss": 0.05}])
+    validation = {name: {"mean": 50.0, "ci95": 1.0} for name in PAPER_MEASURES}
+    history = [{"epoch": epoch, "loss": loss, "validation": validation} for epoch, loss in ((1, 0.1), (2, 0.05))]
+    return Checkpoint(tensors, 12, 2, 33.25, 9.5, history)
 
 
 def same(one: Checkpoint, other: Checkpoint) -> bool:
@@ -113,7 +117,7 @@ def test_a_checkpoint_survives_the_disk(run: Run, checkpoint: Checkpoint) -> Non
     assert loaded is not None
     assert same(loaded, checkpoint)
     assert loaded.part("last.").keys() == {"weight", "count"}
-    assert (run.folder / "epochs.jsonl").read_text() == '{"epoch": 1, "loss": 0.1}\n{"epoch": 2, "loss": 0.05}\n'
+    assert [json.loads(line) for line in (run.folder / "epochs.jsonl").read_text().splitlines()] == checkpoint.history
 
 
 def test_weights_are_those_asked_for(run: Run, checkpoint: Checkpoint) -> None:

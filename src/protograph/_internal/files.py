@@ -72,6 +72,19 @@ def read_text_file(path: Path, kind: str, most: int, way_out: str = "") -> str:
         ) from error
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return the values of a JSON text, in UTF-8 if it is given as bytes.
+
+    Raises:
+        ValueError: It is no JSON, or nested too deeply.
+
+    """
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode())
+    except RecursionError as error:
+        raise ValueError("its JSON is nested too deeply") from error
+
+
 def is_folder(path: Path) -> bool:
     """Return whether a path leads to a folder; False also where the system refuses the path."""
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for a name that is too long

@@ -136,7 +136,7 @@ def pack_backbone(run_folder: Path | str, path: Path | str = SHIPPED) -> dict[st
     last_relu = find_variant(config.variant).last_relu
     copies = replace(SHIPPED_AUGMENTATION, **config.recipe.image_changes)
     encoder = backbone_encoder(config.backbone, weights, (3, IMAGE_SIZE, IMAGE_SIZE), IMAGE_NORMALISATION, copies, last_relu)
-    environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
+    environment = run.environment
     origin = {
         "configuration": config.to_dict(),
         **{name: measured[name] for name in ("epoch", "measures")},

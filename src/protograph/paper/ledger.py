@@ -6,7 +6,6 @@ results/notes/, the experiment log of people; notes/gaps.md has the known gaps, 
 results/trials.csv, what other settings brought on validation classes
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import UNFINISHED, unfinished, write_json
+from protograph._internal.files import UNFINISHED, parse_json, read_plain_file, unfinished, write_json
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import RECIPE_SETTINGS, renamed
 from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures
@@ -30,6 +29,7 @@ from protograph.training.run_config import FORMAT, RunConfig
 from protograph.training.run_folder import Run
 from protograph.variants import find_variant
 
+MAX_ENTRY_BYTES = 10_000_000  # of a file; one has some 5,000
 LEDGER_FORMAT = 2  # of a file; one without a number has format 1, and the old names of settings
 
 
@@ -87,13 +87,10 @@ def record_run(results: Path, task: Task, folder: Path) -> Entry:
         raise InputError(f"{folder} is not finished: run the same command again")
     if (trained := task_of(run.config, with_relations=bool(task.cell.relations))) != task:
         raise InputError(f"{folder} holds {trained}, not {task}: choose another --runs, or remove the folder")
-    if not (folder / "environment.json").exists():
-        raise InputError(
-            f"{folder} has no environment.json, which names the versions that the run used: train again into another folder"
-        )
-    path = entry_path(results, task)
-    write_json(path, _content(task, run, run.measures))
-    return read_entry(results, path)
+    path, content = entry_path(results, task), _content(task, run, run.measures)
+    entry = _entry_of(content, results, path)  # before it is written: a file that cannot be read would stop the ledger
+    write_json(path, content)
+    return entry
 
 
 def task_of(config: RunConfig, with_relations: bool) -> Task:
@@ -107,18 +104,20 @@ def _content(task: Task, run: Run, measured: Mapping[str, Any]) -> dict[str, Any
     selected = [line for line in run.history if line["epoch"] == measured["epoch"]]
     finished = datetime.fromtimestamp((run.folder / "measures.json").stat().st_mtime, UTC)
     stored = {name: _stored(value) for name, value in measured.items()}
-    keys = ("dataset", "shots", "variant", "recipe", "seed", "measures")
+    config = run.config
+    trained = {"dataset": config.dataset, "shots": config.shots, "variant": config.variant, "recipe": config.recipe.name}
+    keys = {**trained, "seed": config.seed, "measures": stored["measures"]}
     return {
         "format": LEDGER_FORMAT,
-        **{name: stored[name] for name in keys},
+        **keys,
         **({"relations": list(task.cell.relations)} if task.cell.relations else {}),
         **{name: value for name, value in stored.items() if name not in keys},
-        **({"learned": selected[0]["learned"]} if selected else {}),
+        **({"learned": selected[0].get("learned", {})} if selected else {}),
         "fingerprint": run.config.fingerprint,
         "finished": finished.isoformat(timespec="seconds"),
         # Relations are stored by label, since paths mean nothing on other machines.
         "configuration": {**run.config.to_dict(), "relations": [relation_label(name) for name in run.config.relations]},
-        "environment": json.loads((run.folder / "environment.json").read_text(encoding="utf-8")),
+        "environment": run.environment,
     }
 
 
@@ -142,8 +141,21 @@ def read_entry(results: Path, path: Path) -> Entry:
         InputError: If the file is damaged, or its path is not that of its task.
 
     """
+    return _entry_of(_read_content(path), results, path)
+
+
+def _read_content(path: Path) -> Any:
+    content = read_plain_file(path, "file of a ledger", MAX_ENTRY_BYTES)
     try:
-        content = _with_todays_names(json.loads(path.read_text(encoding="utf-8")))
+        return parse_json(content)
+    except ValueError as error:
+        raise _damaged(path, error) from error
+
+
+def _entry_of(stored: Any, results: Path, path: Path) -> Entry:
+    """Return what a file of the ledger stores, with the errors of `read_entry`."""
+    try:
+        content = _with_todays_names(stored)
         newer = content["format"] > LEDGER_FORMAT
     except _DAMAGE as error:
         raise _damaged(path, error) from error
@@ -236,7 +248,8 @@ def upgrade_ledger(results: Path) -> list[Path]:
     """
     rewritten = []
     for path in _entry_paths(results):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = _read_content(path)
+        _entry_of(content, results, path)
         if "format" not in content:
             write_json(path, _with_todays_names(content))
             rewritten.append(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import write_atomically
+from protograph._internal.files import read_text_file, write_atomically
 from protograph._internal.old_names import RECIPE_SETTINGS
 from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures
 from protograph.relations import relation_label
@@ -21,6 +21,7 @@ from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
 from protograph.variants import find_variant
 
+MAX_TRIALS_BYTES = 100_000_000  # of a file
 USER_DATASETS = ("folder", "features")  # their contents differ from user to user
 
 
@@ -106,10 +107,7 @@ def read_trials(path: Path) -> Trials:
     if not path.exists():
         return {}
     trials: Trials = {}
-    try:
-        lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 ({error}): save it as UTF-8") from error
+    lines = csv.DictReader(read_text_file(path, "file of trials", MAX_TRIALS_BYTES).splitlines())
     try:
         for row in lines:
             row["changes"] = _with_todays_names(row["changes"])

@@ -35,7 +35,7 @@ def run_document(run: Run, measured: Mapping[str, Any], dataset: Dataset, answer
             f"test episodes of {dataset.seen} seen and {config.recipe.ways} novel classes."
         ),
         Heading(2, "Measures"),
-        _measures(measured),
+        measures_table(measured),
         Heading(2, "Learning"),
         *_curves(run),
         Heading(2, "Seen and novel"),
@@ -50,7 +50,8 @@ def run_document(run: Run, measured: Mapping[str, Any], dataset: Dataset, answer
     return blocks
 
 
-def _measures(measured: Mapping[str, Any]) -> Table:
+def measures_table(measured: Mapping[str, Any]) -> Table:
+    """Return the table of the measures of a run, from the contents of its measures.json."""
     rows = {f"best epoch ({measured['epoch']})": measured["measures"]}
     if balanced := measured.get("balanced"):
         rows[f"the same with bias {balanced['bias']:+.2f} on novel classes"] = balanced["measures"]

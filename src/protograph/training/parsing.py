@@ -31,6 +31,8 @@ def typed(base: Config, changes: Mapping[str, Any], owner: str) -> Config:
                 raise InputError(f"recipe setting '{name}' is now '{RECIPE_SETTINGS[name]}'")
             raise unknown_name(f"{owner} setting", name, hints)
         checked[name] = _coerced(value, type(getattr(base, name)), f"{owner} setting '{name}'")
+        if hints[name] == tuple[str, ...] and not all(isinstance(item, str) for item in checked[name]):
+            raise InputError(f"{owner} setting '{name}' must be a list of texts, not {value!r}")
     return replace(base, **checked)  # type: ignore[type-var]
 
 

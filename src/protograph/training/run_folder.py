@@ -21,14 +21,18 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import unfinished, write_atomically, write_json
+from protograph._internal.files import parse_json, read_plain_file, unfinished, write_atomically, write_json
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import EPOCH_KEYS, renamed
 from protograph._internal.sealed import seal, tensors_digest, unseal, with_prefix
 from protograph._version import __version__
 from protograph.training.run_config import RunConfig, differences
+from protograph.training.run_schema import EnvironmentValues, EpochValues, FinalValues, ProgressValues, check_values
 
 LOCK = ".lock"  # in the folder while a process trains into it
+MAX_JSON_BYTES = 100_000_000  # of a file of JSON; a thousand epochs have a hundredth
+MAX_CHECKPOINT_BYTES = 16_000_000_000
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged file raises
 
 
 def run_path(dataset: str, shots: int | None, variant: str, recipe: str, seed: int, relations: Sequence[str] = ()) -> Path:
@@ -103,12 +107,14 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> "Run":
         """A folder that some training made."""
+        path = folder / "config.json"
+        if not path.exists():
+            raise InputError(f"{folder} is not a run folder: it has no config.json")
+        content = read_plain_file(path, "configuration", MAX_JSON_BYTES)
         try:
-            return cls(folder, RunConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise InputError(f"{folder} is not a run folder: it has no config.json") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{folder / 'config.json'} cannot be read ({error}): train again into another --out") from error
+            return cls(folder, RunConfig.from_dict(parse_json(content)))
+        except _DAMAGE as error:
+            raise InputError(f"{path} cannot be read ({error}): train again into another --out") from error
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, then bring epochs.jsonl up to it."""
@@ -126,11 +132,13 @@ class Run:
         path = self.folder / "checkpoint.safetensors"
         if not path.exists():
             return None
+        content = read_plain_file(path, "checkpoint", MAX_CHECKPOINT_BYTES)
         try:
-            progress, tensors = unseal(path.read_bytes(), "progress")
-            values = json.loads(progress)
+            progress, tensors = unseal(content, "progress")
+            values = parse_json(progress)
+            check_values(values, ProgressValues)
             return Checkpoint(tensors, **{**values, "history": [renamed(line, EPOCH_KEYS) for line in values["history"]]})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _DAMAGE as error:
             raise InputError(f"{path} is damaged ({error}): remove the folder and train again") from error
 
     def weights(self, which: str) -> dict[str, Tensor]:
@@ -152,14 +160,19 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """What epochs.jsonl says: one record per epoch that ended."""
         path = self.folder / "epochs.jsonl"
+        if not path.exists():
+            return []
+        content = read_plain_file(path, "list of epochs", MAX_JSON_BYTES)
         try:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            return [renamed(json.loads(line), EPOCH_KEYS) for line in lines]
-        except (ValueError, AttributeError) as error:
+            lines = [renamed(parse_json(line), EPOCH_KEYS) for line in content.splitlines()]
+            for line in lines:
+                check_values(line, EpochValues)
+        except _DAMAGE as error:
             raise InputError(
                 f"{path} is damaged ({error}): remove measures.json beside it and give its training command again, which "
                 "writes both anew"
             ) from error
+        return lines
 
     @property
     def measures(self) -> dict[str, Any] | None:
@@ -167,13 +180,30 @@ class Run:
         path = self.folder / "measures.json"
         if not path.exists():
             return None
+        content = read_plain_file(path, "file of measures", MAX_JSON_BYTES)
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            for name in ("epoch", "measures"):
-                found[name]
-        except (ValueError, KeyError, TypeError) as error:
+            values: dict[str, Any] = parse_json(content)
+            check_values(values, FinalValues)
+        except _DAMAGE as error:
             raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
-        return found
+        return values
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """The contents of environment.json: the versions and the device that the run used."""
+        path = self.folder / "environment.json"
+        if not path.exists():
+            raise InputError(
+                f"{self.folder} has no environment.json, which names the versions that the run used: train again into another "
+                "folder"
+            )
+        content = read_plain_file(path, "environment", MAX_JSON_BYTES)
+        try:
+            values: dict[str, Any] = parse_json(content)
+            check_values(values, EnvironmentValues)
+        except _DAMAGE as error:
+            raise InputError(f"{path} is damaged ({error}): train again into another folder") from error
+        return values
 
 
 @contextmanager

@@ -1,0 +1,93 @@
+"""What the JSON of a run folder may say: it is checked where it is read, since anybody may have written it.
+
+Values that nothing reads may be anything, so that folders of earlier versions are still read.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from protograph.evaluation.metrics import PAPER_MEASURES
+
+Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e300)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class MeasureValues(Struct):
+    """A mean with its 95 % interval, in per cent."""
+
+    mean: Finite
+    ci95: NotNegative
+
+
+MeasuresValues = dict[str, MeasureValues]
+
+
+class EpochValues(Struct):
+    """A line of epochs.jsonl; the loss of a training that diverged may be any number."""
+
+    epoch: Count
+    loss: float
+    validation: MeasuresValues
+    learned: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        if missing := PAPER_MEASURES.keys() - self.validation.keys():
+            raise ValueError(f"the measure '{min(missing)}' is missing")
+
+
+class LastEpochValues(Struct):
+    """The measures of the last epoch."""
+
+    epoch: Count
+    measures: MeasuresValues
+
+
+class BalancedValues(Struct):
+    """The measures with a bias on novel classes."""
+
+    bias: Finite
+    measures: MeasuresValues
+
+
+class FinalValues(Struct):
+    """The contents of measures.json."""
+
+    epoch: Count
+    measures: MeasuresValues
+    balanced: BalancedValues | None = None
+    last_epoch: LastEpochValues | None = None
+
+
+class ProgressValues(Struct):
+    """The values of a checkpoint beside its tensors."""
+
+    step: Count
+    best_epoch: Count
+    best_score: float
+    seconds: float
+    history: list[EpochValues]
+
+
+class EnvironmentValues(Struct):
+    """The versions and the device that a run used."""
+
+    protograph: str
+    torch: str
+    gpu: str | None = None
+
+
+Checked = TypeVar("Checked", bound=Struct)
+
+
+def check_values(values: Mapping[str, Any], schema: type[Checked]) -> Checked:
+    """Return values of a run folder as their type.
+
+    Raises:
+        ValueError: A value is missing, of a wrong type, or out of bounds.
+
+    """
+    return msgspec.convert(values, schema)
