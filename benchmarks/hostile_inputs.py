@@ -22,8 +22,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from attack_report import read_state, write_section, write_state
+
 ROOT = Path(__file__).parents[1]
-STATE, REPORT = ROOT / "build" / "attack", Path(__file__).with_name("ATTACK.md")
+EMPTY = {"next": 0, "answered": {}, "refused": {}, "failed": {}, "calls": {}, "failures": []}
 PORTION = 20_000  # inputs that a process reads
 WORKING_SECONDS, WAITING_SECONDS = 120, 3600  # of processor time, or in all, without an input that ends: it hangs
 MOST_KEPT = 200  # failures that are written down
@@ -31,8 +33,7 @@ MOST_KEPT = 200  # failures that are written down
 
 def run(count: int) -> None:
     """Read inputs until there were `count`, each portion in a process of its own."""
-    STATE.mkdir(parents=True, exist_ok=True)
-    state = read_state()
+    state = read_state("state", EMPTY)
     while state["next"] < count:
         stop = min(count, state["next"] + PORTION)
         command = [sys.executable, __file__, "--portion", str(state["next"]), str(stop)]
@@ -42,10 +43,9 @@ def run(count: int) -> None:
             subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True, env=environment) as process,
         ):
             state = follow(process, state, stop)
-        write_state(state)
+        write_state("state", state)
         print(f"{state['next']:,} of {count:,} inputs, {sum(state['failed'].values())} failures", flush=True)
-    REPORT.write_text(report(state), encoding="utf-8")
-    print(f"wrote {REPORT}")
+    write_section("Hostile inputs", report_lines(state))
 
 
 def follow(process: subprocess.Popen[str], state: dict[str, Any], stop: int) -> dict[str, Any]:
@@ -133,27 +133,9 @@ def read_portion(start: int, stop: int, folder: Path) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def read_state() -> dict[str, Any]:
-    """Return where the last run ended."""
-    path = STATE / "state.json"
-    if path.is_file():
-        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return state
-    return {"next": 0, "answered": {}, "refused": {}, "failed": {}, "calls": {}, "failures": []}
-
-
-def write_state(state: dict[str, Any]) -> None:
-    """Keep where a run is."""
-    path = STATE / "state.json.part"
-    path.write_text(json.dumps(state, indent=1), encoding="utf-8")
-    path.replace(STATE / "state.json")
-
-
-def report(state: dict[str, Any]) -> str:
-    """Return the report as Markdown."""
+def report_lines(state: dict[str, Any]) -> list[str]:
+    """Return the report as lines of Markdown."""
     lines = [
-        "# Hostile inputs",
-        "",
         f"`make attack N={state['next']}` read {state['next']:,} inputs on Python {platform.python_version()}. Each is right "
         "but for some changes, which keep its structure: JSON values, tensors, headers, members, opcodes, cells; checksums are "
         "computed anew. An input is answered rightly or refused by one line. Everything else is a failure: another exception, "
@@ -169,7 +151,7 @@ def report(state: dict[str, Any]) -> str:
     if state["failures"]:
         lines += ["", "Failures, by the number of the input:", ""]
         lines += [f"- {failure['input']}: `{failure['error'].replace('`', '')}`" for failure in state["failures"]]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ command leaves. The ways to disturb:
     full    from the n-th such call on, the disk is full
     moment  SIGKILL at a random moment
 
-The trials are run by processes that are forked from this one, which has imported everything.
+The trials are run by processes that are forked from this one, which has imported everything. `reproduce` runs the stand-in for
+`train` that its tests have, since `train` is disturbed by itself. benchmarks/ATTACK.md is the report.
 """
 
 import argparse
@@ -25,12 +26,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np  # noqa: E402
@@ -38,16 +40,24 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
 import protograph as pg  # noqa: E402
+from attack_report import read_state, write_section, write_state  # noqa: E402
+from paper.made_up import contents  # noqa: E402
 from protograph._internal.errors import InputError  # noqa: E402
-from protograph.cli import app, find_verb  # noqa: E402
+from protograph.cli import app, find_verb, jobs  # noqa: E402
 from protograph.data.feature_shards import finished_shards, is_feature_folder, read_manifest, read_shard  # noqa: E402
+from protograph.paper import runner  # noqa: E402
+from protograph.paper.ledger import read_ledger  # noqa: E402
+from protograph.training.recipes import resolve_recipe  # noqa: E402
 from protograph.training.run_folder import Run  # noqa: E402
+from protograph.variants import find_variant  # noqa: E402
 
 WRITING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tempfile.mkstemp", "tempfile.mkdtemp", "os.link")
 GROWING = ("open", "os.mkdir", "tempfile.mkstemp", "tempfile.mkdtemp")  # what a full disk refuses
+EMPTY: dict[str, Any] = {"next": 0, "counted": {}, "failures": [], "leftovers": 0}
 MOST_ATTEMPTS = 5  # until a command that is run again has ended by itself
-SECONDS = 120  # after which a command counts as hung
+SECONDS = 600  # after which a command counts as hung, on a machine that does other work too
 TRAINING = ("--dataset=features", "--root=vectors.npz", "--variant=gcgpn-cos-aux")
+REPRODUCED = ("pn+", "gcgpn-aux")
 FEWER = [f"--set={name}={value}" for name, value in {
     "epochs": 3, "steps": 2, "episodes": 1, "ways": 2, "validation_episodes": 2, "test_queries": 2, "novel_queries": 2,
     "seen_queries": 2,
@@ -118,6 +128,16 @@ def shards_intact() -> None:
             read_shard(Path("features"), manifest, index)
 
 
+def ledger_outcome() -> Any:
+    """Return what two ledgers of the same grid share, and their table."""
+    return contents(Path("results")), Path("RESULTS.md").read_text(encoding="utf-8")
+
+
+def ledger_intact() -> None:
+    """Assert that each file of a ledger is whole."""
+    read_ledger(Path("results"), new=True)
+
+
 COMMANDS = {
     "fit": Command(("fit", "vectors.npz", "--out", "own.pg"), model_outcome, model_intact),
     "add-class": Command(("add-class", "own.pg", "new", "one.npz"), model_outcome, model_intact, once=True),
@@ -130,6 +150,11 @@ COMMANDS = {
     ),
     "embed": Command(
         ("embed", "birds", "--out=features", "--backbone=conv4", "--images-per-shard=4"), shards_outcome, shards_intact
+    ),
+    "reproduce": Command(
+        ("reproduce", "--dataset=letters", "--shots=1", *(f"--variant={name}" for name in REPRODUCED)),
+        ledger_outcome,
+        ledger_intact,
     ),
 }
 
@@ -247,17 +272,70 @@ def prepare(folder: Path) -> None:
         Image.fromarray(generator.integers(0, 256, (16, 16, 3), np.uint8)).save(path)
 
 
+def stand_in(folder: Path) -> None:
+    """Let `reproduce` run the stand-in for `train` that its tests have, on images that are not opened."""
+    jobs.COMMAND = (sys.executable, "-S", str(ROOT / "tests" / "cli" / "fake_train.py"))
+    runner.open_dataset = lambda name, *_: SimpleNamespace(name=name, fingerprint="images-1")
+    recipes = {f"{name} demo": asdict(resolve_recipe(find_variant(name), "letters", "demo")) for name in REPRODUCED}
+    os.environ |= {"FAKE_RECIPES": json.dumps(recipes), "FAKE_LOG": str(folder / "trainings"), "FAKE_SECONDS": "0.02"}
+
+
 def start_of(name: str, base: Path, folder: Path) -> None:
     """Copy what a command starts from."""
     shutil.copytree(base, folder)
-    if name in ("fit", "train", "embed"):
+    if name in ("fit", "train", "embed", "reproduce"):
         (folder / "own.pg").unlink()
 
 
-def trial(name: str, base: Path, folder: Path, disturbance: tuple[str, float], expected: Any) -> str:
+@dataclass(frozen=True)
+class Plan:
+    """A command that is going to be disturbed.
+
+    Attributes:
+        name: Its name.
+        calls: How many calls write if nothing disturbs it.
+        seconds: How long that takes.
+        expected: What it leaves behind then.
+
+    """
+
+    name: str
+    calls: int
+    seconds: float
+    expected: Any
+
+    def disturbance(self, turn: int, turns: int, drawn: random.Random) -> tuple[str, float]:
+        """Return how the command is disturbed in one of its turns: at every call, if the turns suffice, then at moments."""
+        every = [(kind, call) for kind in ("kill", "full") for call in range(1, self.calls + 1)]
+        if turns < len(every):
+            return drawn.choice(every)
+        return every[turn] if turn < len(every) else ("moment", drawn.uniform(0.001, self.seconds))
+
+
+def prepared(names: list[str], place: Path) -> list[Plan]:
+    """Return the plans of commands, and write into a folder of this place what they start from."""
+    os.environ["PROTOGRAPH_CACHE"] = str(place / "cache")
+    base, right = place / "base", place / "right"
+    base.mkdir()
+    prepare(base)
+    stand_in(place)
+    fitted = run(COMMANDS["fit"], base, ("", 0))
+    assert not fitted.status, fitted.said
+    plans = []
+    for name in names:
+        start_of(name, base, right)
+        ended = run(COMMANDS[name], right, ("", 0))
+        assert not ended.status, ended.said
+        plans.append(Plan(name, ended.calls, ended.seconds, in_folder(right, COMMANDS[name].outcome)))
+        shutil.rmtree(right)
+        print(f"{name}: {ended.calls} calls write, {ended.seconds:.2f} s undisturbed", flush=True)
+    return plans
+
+
+def trial(plan: Plan, base: Path, folder: Path, disturbance: tuple[str, float]) -> str:
     """Disturb a command once, run it until it ends by itself, and return what was wrong, or ''."""
-    command = COMMANDS[name]
-    start_of(name, base, folder)
+    command, expected = COMMANDS[plan.name], plan.expected
+    start_of(plan.name, base, folder)
     ended = run(command, folder, disturbance)
     code = os.waitstatus_to_exitcode(ended.status)
     if disturbance[0] == "full" and code not in (0, 2):
@@ -283,57 +361,75 @@ def trial(name: str, base: Path, folder: Path, disturbance: tuple[str, float], e
     return ""
 
 
-def main(count: int, names: list[str], seed: int) -> int:
-    """Disturb the commands `count` times in all, and return the number of failures."""
+def report_lines(
+    count: int, counted: Counter[tuple[str, str]], calls: dict[str, int], failures: list[str], leftovers: int
+) -> list[str]:
+    """Return the report as lines of Markdown."""
+    lines = [
+        f"`make kills N={count}` disturbed {count:,} commands: by SIGKILL before a call that writes, by SIGKILL at a random "
+        "moment, and by a disk that is full from a call that writes on. The command was then run again until it ended by "
+        "itself. A failure is a file that cannot be read, a result that is lost, or an end that differs from that of an "
+        f"undisturbed command. {leftovers} commands left an unfinished file beside the complete one, which the next command "
+        "removes.",
+        "",
+        "| command | calls that write | killed at a call | killed at a moment | disk full at a call | failures |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, number in calls.items():
+        failed = sum(failure.startswith(f"{name},") for failure in failures)
+        times = " | ".join(f"{counted[name, kind]:,}" for kind in ("kill", "moment", "full"))
+        lines.append(f"| {name} | {number} | {times} | {failed} |")
+    return [*lines, *(["", *(f"- {failure}" for failure in failures)] if failures else [])]
+
+
+def main(count: int, names: list[str], seed: int, whole: bool) -> int:
+    """Disturb the commands `count` times in all, and return the number of failures.
+
+    Args:
+        count: How many times, with those of earlier runs if it is a whole run.
+        names: The commands.
+        seed: The seed.
+        whole: Whether to go on where the last run ended, and to write the report.
+
+    """
     torch.set_num_threads(1)
-    drawn, counted, failures = random.Random(seed), Counter[tuple[str, str]](), []
-    leftovers = 0
+    begun = read_state("kills", EMPTY) if whole else dict(EMPTY)
+    counted = Counter({tuple(key.split(", ")): times for key, times in begun["counted"].items()})
+    failures, leftovers = begun["failures"], begun["leftovers"]
     for name in names:
         find_verb(COMMANDS[name].words[0])
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(os.path.realpath(scratch))
-        os.environ["PROTOGRAPH_CACHE"] = str(place / "cache")
-        base = place / "base"
-        base.mkdir()
-        prepare(base)
-        fitted = run(COMMANDS["fit"], base, ("", 0))
-        assert not fitted.status, fitted.said
-        plans = []
-        for name in names:
-            start_of(name, base, place / "right")
-            right = run(COMMANDS[name], place / "right", ("", 0))
-            assert not right.status, right.said
-            expected = in_folder(place / "right", COMMANDS[name].outcome)
-            shutil.rmtree(place / "right")
-            every = [(kind, call) for kind in ("kill", "full") for call in range(1, right.calls + 1)]
-            plans.append((name, right, expected, every))
-            print(f"{name}: {right.calls} calls write, {right.seconds:.2f} s undisturbed", flush=True)
-        for number in range(count):
-            name, right, expected, every = plans[number % len(plans)]
-            turn = number // len(plans)
-            if turn < len(every):
-                disturbance = every[drawn.randrange(len(every))] if count < len(every) * len(plans) else every[turn]
-            else:
-                disturbance = "moment", drawn.uniform(0.001, right.seconds)
-            folder = place / "trial"
-            if wrong := trial(name, base, folder, disturbance, expected):
-                failures.append(f"{name}, {disturbance[0]} at {disturbance[1]:g}: {wrong}")
+        plans = prepared(names, place)
+        for number in range(begun["next"], count):
+            plan = plans[number % len(plans)]
+            kind, at = plan.disturbance(number // len(plans), count // len(plans), random.Random(f"{seed} {number}"))
+            if wrong := trial(plan, place / "base", place / "trial", (kind, at)):
+                failures.append(f"{plan.name}, {kind} at {at:g}: {wrong}")
                 print(failures[-1], flush=True)
-            counted[name, disturbance[0]] += 1
-            leftovers += any(path.name.endswith(".part") for path in folder.rglob("*"))
-            shutil.rmtree(folder)
+            counted[plan.name, kind] += 1
+            leftovers += any(path.name.endswith(".part") for path in (place / "trial").rglob("*"))
+            shutil.rmtree(place / "trial")
+            if whole:
+                times = {", ".join(key): value for key, value in counted.items()}
+                write_state("kills", {"next": number + 1, "counted": times, "failures": failures, "leftovers": leftovers})
             if number % 50 == 49:
                 print(f"{number + 1} of {count}, {len(failures)} failures", flush=True)
     for (name, kind), times in sorted(counted.items()):
         print(f"{name} {kind}: {times}")
     print(f"{count} commands disturbed, {len(failures)} failures; {leftovers} left an unfinished file beside the complete one")
+    if whole:
+        calls = {plan.name: plan.calls for plan in plans}
+        write_section("Kills and full disks", report_lines(count, counted, calls, failures, leftovers))
     return len(failures)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("count", type=int, nargs="?", default=100, help="How many commands are disturbed.")
+    parser.add_argument(
+        "count", type=int, nargs="?", default=100, help="How many commands are disturbed, with those of earlier runs."
+    )
     parser.add_argument("--command", action="append", choices=COMMANDS, help="Only these commands; repeatable.")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    sys.exit(main(arguments.count, arguments.command or list(COMMANDS), arguments.seed) > 0)
+    sys.exit(main(arguments.count, arguments.command or list(COMMANDS), arguments.seed, arguments.command is None) > 0)

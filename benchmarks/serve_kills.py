@@ -23,6 +23,7 @@ from typing import Any
 
 import httpx
 
+from attack_report import write_section
 from encoding import write_photographs
 from protograph import Classifier
 from protograph.classifier.history import history
@@ -117,6 +118,11 @@ def main() -> None:
             if (number + 1) % 20 == 0:
                 print(f"{number + 1} kills, {changes} changes: {lost} lost", flush=True)
     print(f"{kills} kills while {changes} changes were made: the file was whole each time, {lost} confirmed changes were lost")
+    lines = [
+        f"`python benchmarks/serve_kills.py {kills}` killed {kills} servers at random moments while {changes:,} changes of "
+        f"their model were asked for. The file was whole each time, and {lost} confirmed changes were lost.",
+    ]
+    write_section("Kills of a server that is taught", lines)
     raise SystemExit(lost > 0)
 
 
