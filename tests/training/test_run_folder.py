@@ -173,6 +173,76 @@ def test_a_damaged_history_is_refused(run: Run) -> None:
         _ = run.history
 
 
+MEASURE = {"mean": 50.0, "ci95": 1.0}
+FINAL = {"epoch": 3, "measures": {"h_mean": MEASURE}}
+EPOCH = {"epoch": 1, "loss": 0.5, "validation": dict.fromkeys(PAPER_MEASURES, MEASURE)}
+
+
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("measures", {**FINAL, "epoch": "last"}),
+        ("measures", {**FINAL, "measures": {"h_mean": 50.0}}),
+        ("measures", {**FINAL, "measures": {"h_mean": {"mean": "half", "ci95": 1.0}}}),
+        ("measures", {**FINAL, "measures": {"h_mean": {"mean": float("nan"), "ci95": 1.0}}}),
+        ("measures", {**FINAL, "last_epoch": 3}),
+        ("measures", {**FINAL, "balanced": {"measures": FINAL["measures"]}}),
+        ("epochs", {**EPOCH, "loss": "low"}),
+        ("epochs", {**EPOCH, "validation": {"h_mean": MEASURE}}),
+        ("epochs", {**EPOCH, "epoch": -1}),
+        ("epochs", {**EPOCH, "learned": {"temperature": [1.0]}}),
+        ("epochs", [EPOCH]),
+        ("environment", {"protograph": 3, "torch": "2"}),
+        ("environment", []),
+    ],
+)
+def test_values_of_other_types_are_refused(run: Run, file: str, values: object) -> None:
+    """Commands that compare or report runs would end in an exception of Python."""
+    name, part = {"epochs": ("epochs.jsonl", "history")}.get(file, (f"{file}.json", file))
+    (run.folder / name).write_text(json.dumps(values))
+    with pytest.raises(InputError, match=f"{name} is damaged"):
+        getattr(run, part)
+
+
+def test_values_of_the_right_types_are_read(run: Run) -> None:
+    (run.folder / "measures.json").write_text(json.dumps({**FINAL, "last_epoch": FINAL, "further": [1]}))
+    (run.folder / "epochs.jsonl").write_text(json.dumps({**EPOCH, "loss": float("nan"), "rate": 0.1}) + "\n")
+    assert (run.measures or {})["measures"] == FINAL["measures"]
+    assert run.history[0]["learning_rate"] == 0.1
+    assert run.environment["gpu"] is None or run.environment["gpu"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "measures.json", "epochs.jsonl", "environment.json", "checkpoint.safetensors"])
+def test_a_pipe_and_endless_brackets_end_no_command(run: Run, name: str) -> None:
+    def read() -> object:
+        known = Run.open(run.folder)
+        return known.measures, known.history, known.environment, known.load()
+
+    path = run.folder / name
+    path.unlink(missing_ok=True)
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match=r"is damaged|cannot be read"):
+        read()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=f"{name} is a pipe or a device"):
+        read()
+
+
+def test_weights_that_are_not_finite_are_refused(run: Run, checkpoint: Checkpoint) -> None:
+    checkpoint.tensors["best.weight"] = torch.full((2, 3), torch.nan)
+    run.save(checkpoint)
+    with pytest.raises(InputError, match=r"the weights .weight. .* hold NaN or infinity"):
+        run.weights("best")
+
+
+def test_relations_that_are_no_texts_are_refused(run: Run) -> None:
+    path = run.folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "relations": [["base"]]}))
+    with pytest.raises(InputError, match="'relations' must be a list of texts"):
+        Run.open(run.folder)
+
+
 def test_of_different_trainings_that_start_together_one_has_the_folder(tmp_path: Path, toy_config: Make) -> None:
     """The others are refused by the name of the first, and it finds nothing of theirs."""
     together, answered, folder = threading.Barrier(8), threading.Semaphore(0), tmp_path / "run"

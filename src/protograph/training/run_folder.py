@@ -27,7 +27,6 @@ from protograph._internal.old_names import EPOCH_KEYS, renamed
 from protograph._internal.sealed import seal, tensors_digest, unseal, with_prefix
 from protograph._version import __version__
 from protograph.training.run_config import RunConfig, differences
-from protograph.training.run_schema import EnvironmentValues, EpochValues, FinalValues, ProgressValues, check_values
 
 LOCK = ".lock"  # in the folder while a process trains into it
 MAX_JSON_BYTES = 100_000_000  # of a file of JSON; a thousand epochs have a hundredth
@@ -132,11 +131,13 @@ class Run:
         path = self.folder / "checkpoint.safetensors"
         if not path.exists():
             return None
+        from protograph.training.run_schema import check_progress
+
         content = read_plain_file(path, "checkpoint", MAX_CHECKPOINT_BYTES)
         try:
             progress, tensors = unseal(content, "progress")
             values = parse_json(progress)
-            check_values(values, ProgressValues)
+            check_progress(values)
             return Checkpoint(tensors, **{**values, "history": [renamed(line, EPOCH_KEYS) for line in values["history"]]})
         except _DAMAGE as error:
             raise InputError(f"{path} is damaged ({error}): remove the folder and train again") from error
@@ -149,6 +150,9 @@ class Run:
         found = checkpoint.part(f"{which}.")
         if not found:
             raise InputError(f"{self.folder} has no {which} weights yet: let it finish an epoch")
+        for name, value in found.items():
+            if value.is_floating_point() and not value.isfinite().all():
+                raise InputError(f"the weights '{name}' in {self.folder} hold NaN or infinity: train again into another folder")
         return found
 
     @property
@@ -162,11 +166,12 @@ class Run:
         path = self.folder / "epochs.jsonl"
         if not path.exists():
             return []
+        from protograph.training.run_schema import check_epochs
+
         content = read_plain_file(path, "list of epochs", MAX_JSON_BYTES)
         try:
             lines = [renamed(parse_json(line), EPOCH_KEYS) for line in content.splitlines()]
-            for line in lines:
-                check_values(line, EpochValues)
+            check_epochs(lines)
         except _DAMAGE as error:
             raise InputError(
                 f"{path} is damaged ({error}): remove measures.json beside it and give its training command again, which "
@@ -180,10 +185,12 @@ class Run:
         path = self.folder / "measures.json"
         if not path.exists():
             return None
+        from protograph.training.run_schema import check_measures
+
         content = read_plain_file(path, "file of measures", MAX_JSON_BYTES)
         try:
             values: dict[str, Any] = parse_json(content)
-            check_values(values, FinalValues)
+            check_measures(values)
         except _DAMAGE as error:
             raise InputError(f"{path} is damaged ({error}): remove it and run the same command again") from error
         return values
@@ -197,10 +204,12 @@ class Run:
                 f"{self.folder} has no environment.json, which names the versions that the run used: train again into another "
                 "folder"
             )
+        from protograph.training.run_schema import check_environment
+
         content = read_plain_file(path, "environment", MAX_JSON_BYTES)
         try:
             values: dict[str, Any] = parse_json(content)
-            check_values(values, EnvironmentValues)
+            check_environment(values)
         except _DAMAGE as error:
             raise InputError(f"{path} is damaged ({error}): train again into another folder") from error
         return values

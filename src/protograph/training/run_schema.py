@@ -3,8 +3,8 @@
 Values that nothing reads may be anything, so that folders of earlier versions are still read.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -80,14 +80,21 @@ class EnvironmentValues(Struct):
     gpu: str | None = None
 
 
-Checked = TypeVar("Checked", bound=Struct)
+def check_epochs(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Raise a `ValueError` unless these may be the lines of epochs.jsonl."""
+    msgspec.convert(lines, list[EpochValues])
 
 
-def check_values(values: Mapping[str, Any], schema: type[Checked]) -> Checked:
-    """Return values of a run folder as their type.
+def check_measures(values: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` unless these may be the contents of measures.json."""
+    msgspec.convert(values, FinalValues)
 
-    Raises:
-        ValueError: A value is missing, of a wrong type, or out of bounds.
 
-    """
-    return msgspec.convert(values, schema)
+def check_progress(values: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` unless these may be the values of a checkpoint."""
+    msgspec.convert(values, ProgressValues)
+
+
+def check_environment(values: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` unless these may be the contents of environment.json."""
+    msgspec.convert(values, EnvironmentValues)
