@@ -245,3 +245,24 @@ def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path) -> None:
         decode.read_content("/dev/zero")
     with pytest.raises(IsADirectoryError):
         decode.read_content(str(tmp_path))
+
+
+@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"exact": True, "alpha": True}, {"animated": True}])
+def test_the_header_of_a_webp_file_states_its_size(options: dict[str, bool]) -> None:
+    image = Image.new("RGBA" if "alpha" in options else "RGB", (300, 2), (9, 8, 7, 100)[: 4 if "alpha" in options else 3])
+    more: dict[str, Any] = {"save_all": True, "append_images": [Image.new("RGB", (300, 2))]} if "animated" in options else {}
+    content = encoded(image, "WEBP", **more, **{name: True for name in options if name in ("lossless", "exact")})
+    assert decode.webp_size(content) == (300, 2)
+    assert content[12:16] == {"lossless": b"VP8L", "exact": b"VP8X", "animated": b"VP8X"}.get(next(iter(options), ""), b"VP8 ")
+    for length in range(8, 30):
+        decode.webp_size(content[:length])
+
+
+@pytest.mark.parametrize(("lossless", "at"), [(False, 26), (True, 21)])
+def test_a_webp_file_with_too_many_pixels_takes_no_memory(lossless: bool, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow would take 2 GB for these 16,383 x 16,383 pixels as it opens the file."""
+    content = bytearray(encoded(Image.new("RGB", (8, 8)), "WEBP", lossless=lossless))
+    content[at : at + 4] = b"\xfe\xbf\xff\x0f" if lossless else b"\xff\x3f\xff\x3f"
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("it was opened"))
+    with pytest.raises(ValueError, match="16383 x 16383 pixels are more than 64 million"):
+        decode.open_image(bytes(content))

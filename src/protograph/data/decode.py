@@ -59,9 +59,24 @@ class MissingDecoderError(ValueError):
 
 def open_image(content: bytes, most_pixels: int = MAX_PIXELS) -> Image.Image:
     """Return the contents of a file as an image with pixels not decoded yet; too large an image is refused."""
+    if content[8:12] == b"WEBP":  # Pillow takes memory for all of its pixels as it opens one
+        check_pixel_count(*webp_size(content), most_pixels)
     image = Image.open(io.BytesIO(content), formats=_formats(content))
     check_pixels(image, most_pixels)
     return image
+
+
+def webp_size(content: bytes) -> tuple[int, int]:
+    """Return the width and height that the header of a WebP file states, 0 where it states none."""
+    head = content[:30].ljust(30, b"\0")
+    if head[12:16] == b"VP8X":
+        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+    if head[12:16] == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if head[12:16] == b"VP8 ":
+        return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
+    return 0, 0
 
 
 def _formats(content: bytes) -> tuple[str, ...]:
@@ -103,9 +118,14 @@ def draft(image: Image.Image, edge: int) -> None:
 
 def check_pixels(image: Image.Image, most: int = MAX_PIXELS) -> None:
     """Refuse an image with too many pixels."""
-    if image.width * image.height > most:
+    check_pixel_count(image.width, image.height, most)
+
+
+def check_pixel_count(width: int, height: int, most: int) -> None:
+    """Refuse the width and height of an image with too many pixels."""
+    if width * height > most:
         limit = f"{most // 10**6} million" if most >= 10**6 else str(most)
-        raise ValueError(f"{image.width} x {image.height} pixels are more than {limit}")
+        raise ValueError(f"{width} x {height} pixels are more than {limit}")
 
 
 def to_rgb(image: Image.Image, size: int) -> Image.Image:
