@@ -131,7 +131,19 @@ def test_a_variant_larger_than_its_file_is_refused_before_it_is_built(files: dic
             Classifier.load(path)
 
 
-@pytest.mark.parametrize("text", ['{"x": NaN}', '{"x": Infinity}', '{"x": 1e999}', "[1]", "{" * 100_000, "[" * 100_000, ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"x": [1, {"y": 9223372036854775808}]}',
+        '{"x": NaN}',
+        '{"x": Infinity}',
+        '{"x": 1e999}',
+        "[1]",
+        "{" * 100_000,
+        "[" * 100_000,
+        "",
+    ],
+)
 def test_json_that_is_not_plain_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_values(text)

@@ -4,6 +4,7 @@ A checksum shows that a file is as it was written, not who wrote it. So every va
 name, a type, a shape and finite numbers, and no part that is built may be larger than the tensors that the file holds for it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -291,13 +292,27 @@ def parse_values(text: str) -> dict[str, Any]:
     """Return the JSON values of a model file.
 
     Raises:
-        ValueError: The text is no JSON object, or has a number that is not finite.
+        ValueError: The text is no JSON object, or has a number that is not finite, or a whole one of more than 64 bits.
 
     """
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        values = msgspec.json.decode(text, type=dict[str, Any])
     except RecursionError as error:
         raise ValueError("its JSON is nested too deeply") from error
+    if _LONG_NUMBER.search(text):
+        _check_whole_numbers(values)
+    return values
+
+
+_LONG_NUMBER = re.compile(r"\d{19}")  # a whole number of more than 64 bits has as many digits
+
+
+def _check_whole_numbers(value: Any) -> None:
+    """Raise a `ValueError` if a whole number has more than 64 bits: PyTorch takes it for no number."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("it holds a whole number of more than 64 bits")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_whole_numbers(inner)
 
 
 def check_contents(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
