@@ -15,6 +15,7 @@ from protograph.relations.registry import register_relation
 from protograph.relations.tables import read_rows, require_file
 
 EdgeMeasure = Literal["path", "adjacency"]
+LARGEST_WEIGHT = 1e30  # beyond 3e38 a weight is infinite in 32 bits
 
 _FILES = "edges as .csv or .tsv (source, target, weight), or a .graphml graph"
 
@@ -190,8 +191,11 @@ def _weight(weight: Any, tail: object, head: object, source: str) -> float:
         number = float(weight)
     except (TypeError, ValueError):
         number = math.nan
-    if not 0 <= number < math.inf:
-        raise InputError(f"relation '{source}' has weight {weight} at the edge '{tail}' -> '{head}': give a number from 0 on")
+    if not 0 <= number <= LARGEST_WEIGHT:
+        raise InputError(
+            f"relation '{source}' has weight {weight} at the edge '{tail}' -> '{head}': give a number from 0 to "
+            f"{LARGEST_WEIGHT:g}"
+        )
     return number
 
 
