@@ -33,7 +33,7 @@ MOST_KEPT = 200  # failures that are written down
 
 def run(count: int) -> None:
     """Read inputs until there were `count`, each portion in a process of its own."""
-    state = read_state("state", EMPTY)
+    state = read_again(read_state("state", EMPTY))
     while state["next"] < count:
         stop = min(count, state["next"] + PORTION)
         command = [sys.executable, __file__, "--portion", str(state["next"]), str(stop)]
@@ -46,6 +46,20 @@ def run(count: int) -> None:
         write_state("state", state)
         print(f"{state['next']:,} of {count:,} inputs, {sum(state['failed'].values())} failures", flush=True)
     write_section("Hostile inputs", report_lines(state))
+
+
+def read_again(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state after the inputs that failed in earlier runs were read once more: what failed may have been mended."""
+    for failure in state["failures"]:
+        if "kind" not in failure or "today" in failure:  # it ended its process, or did not fail any more
+            continue
+        command = [sys.executable, __file__, "--portion", str(failure["input"]), str(failure["input"] + 1)]
+        with tempfile.TemporaryDirectory() as folder:
+            ended = subprocess.run([*command, folder], capture_output=True, text=True, check=True)
+        answer = json.loads(ended.stdout.splitlines()[-1])
+        if not answer["failures"]:
+            failure["today"] = "answered" if answer.get("answered") else "refused"
+    return state
 
 
 def follow(process: subprocess.Popen[str], state: dict[str, Any], stop: int) -> dict[str, Any]:
@@ -119,7 +133,7 @@ def read_portion(start: int, stop: int, folder: Path) -> None:
         counted: Counter[str] = Counter()
         failures, calls = [], 0
         try:
-            answered, watch = attack.read(kind, seed)
+            answered, watch = attack.read(kind, seed, counted=False)
             counted["answered" if answered else "refused"] += 1
             calls = watch.calls
         except KeyboardInterrupt:
@@ -139,7 +153,8 @@ def report_lines(state: dict[str, Any]) -> list[str]:
         f"`make attack N={state['next']}` read {state['next']:,} inputs on Python {platform.python_version()}. Each is right "
         "but for some changes, which keep its structure: JSON values, tensors, headers, members, opcodes, cells; checksums are "
         "computed anew. An input is answered rightly or refused by one line. Everything else is a failure: another exception, "
-        "a connection, a process, a name of a pickle, a file outside its folder, 3,000,000 calls of functions, 600 MB.",
+        "a connection, a process, a name of a pickle, a file outside its folder, 3,000,000 calls of functions, 600 MB. Calls "
+        "are counted of an input that takes more than 0.05 s, in which nobody makes as many: it is read again.",
         "",
         "| kind | inputs | answered | refused | failures | most calls |",
         "|---|---:|---:|---:|---:|---:|",
@@ -149,8 +164,15 @@ def report_lines(state: dict[str, Any]) -> list[str]:
         total = answered + refused + failed
         lines.append(f"| {kind} | {total:,} | {answered:,} | {refused:,} | {failed} | {state['calls'].get(kind, 0):,} |")
     if state["failures"]:
-        lines += ["", "Failures, by the number of the input:", ""]
-        lines += [f"- {failure['input']}: `{failure['error'].replace('`', '')}`" for failure in state["failures"]]
+        lines += [
+            "",
+            "Failures, by the number of the input, and what comes of that input where the cause was mended since:",
+            "",
+        ]
+        lines += [
+            f"- {failure['input']}: `{failure['error'].replace('`', '')}`; {failure.get('today', 'not mended')}"
+            for failure in state["failures"]
+        ]
     return lines
 
 
