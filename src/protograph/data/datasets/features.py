@@ -12,7 +12,7 @@ vectors are divided as `splits.split_freely` states.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from protograph._internal.errors import InputError, unknown_name
-from protograph._internal.files import check_plain_file
+from protograph._internal.files import check_plain_file, is_folder
 from protograph._internal.npz import read_npz
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, features_fingerprint, pools
-from protograph.data.feature_shards import ShardedFeatures, is_feature_folder, read_feature_folder
 from protograph.data.splits import DATASET_PARTS, Split, check_sizes, split_by_parts, split_freely
 from protograph.data.store import FeatureStore
+
+if TYPE_CHECKING:
+    from protograph.data.feature_shards import ShardedFeatures
 
 FEATURE_PARTS = {"train": "train", "validation": "seen-validation", "test": "seen-test"}  # of images, in a file of features
 MAX_FEATURE_BYTES = 64_000_000_000  # of a file; more would not fit into memory
@@ -35,8 +37,7 @@ MAX_FEATURE_BYTES = 64_000_000_000  # of a file; more would not fit into memory
 
 def open_features(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
     """Return the vectors of the file `root` as a dataset."""
-    if is_feature_folder(root):
-        sharded = read_feature_folder(root)
+    if (sharded := _sharded(root)) is not None:
         vectors, bad = sharded.vectors, bad_rows(sharded.vectors, sharded.labels, root, skip_bad, progress)
         split = _split_as_images(sharded, bad, root)
     else:
@@ -89,8 +90,7 @@ def read_vectors(path: Path, skip_bad: bool, progress: Progress) -> tuple[list[s
 
     Labels are not needed. Vectors of images are called as the images were, others by the file and the row.
     """
-    if is_feature_folder(path):
-        sharded = read_feature_folder(path)
+    if (sharded := _sharded(path)) is not None:
         names, vectors = sharded.names, sharded.vectors
     else:
         read, _, _ = _read(path)
@@ -104,9 +104,17 @@ def read_vectors(path: Path, skip_bad: bool, progress: Progress) -> tuple[list[s
     return [names[row] for row in rows], vectors[rows]
 
 
+def _sharded(path: Path) -> "ShardedFeatures | None":
+    """Return the features of a folder of shards, None for a file; the checks of shards are imported for a folder alone."""
+    if not is_folder(path):
+        return None
+    from protograph.data.feature_shards import is_feature_folder, read_feature_folder
+
+    return read_feature_folder(path) if is_feature_folder(path) else None
+
+
 def _read(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
-    if is_feature_folder(path):
-        sharded = read_feature_folder(path)
+    if (sharded := _sharded(path)) is not None:
         return sharded.vectors, sharded.labels, sharded.parts and [FEATURE_PARTS[part] for part in sharded.parts]
     check_plain_file(
         path,
@@ -140,7 +148,7 @@ def _check(vectors: NDArray[Any], labels: Sequence[str] | None, parts: Sequence[
             raise unknown_name(f"split in {path}", part, [name.replace("_", "-") for name in DATASET_PARTS])
 
 
-def _split_as_images(features: ShardedFeatures, bad: set[int], path: Path) -> Split:
+def _split_as_images(features: "ShardedFeatures", bad: set[int], path: Path) -> Split:
     """Split features of images as the images themselves would be split."""
     if features.labels is None:
         raise InputError(f"{path} has no labels: make it anew without --unlabelled")
