@@ -30,6 +30,9 @@ from .nn.backbones import register_backbone as register_backbone
 from .nn.classify import CosineClassifier as CosineClassifier
 from .nn.classify import SquaredDistance as SquaredDistance
 from .nn.classify import normalise as normalise
+from .nn.few_shot import FewShotMethod as FewShotMethod
+from .nn.few_shot import Method as Method
+from .nn.few_shot import MethodParts as MethodParts
 from .nn.graph import GraphBlock as GraphBlock
 from .nn.graph import GraphLayer as GraphLayer
 from .nn.model import GraphPrototypeNetwork as GraphPrototypeNetwork
@@ -64,5 +67,6 @@ from .variants import Parts as Parts
 from .variants import Variant as Variant
 from .variants import build as build
 from .variants import find_variant as find_variant
+from .variants import register_method as register_method
 from .variants import register_operator as register_operator
 from .variants import register_variant as register_variant

@@ -122,6 +122,15 @@ class Episodes:
         """Return the episodes from `start` to `stop` - 1."""
         return replace(self, **{name: getattr(self, name)[start:stop] for name in _TENSORS})
 
+    def without_seen(self) -> "Episodes":
+        """Return the same episodes without their seen classes, and with the queries of novel classes alone.
+
+        Each episode must have as many of these, behind all others, as held-out and few-shot episodes have.
+        """
+        first = int((self.targets[0] < self.seen).sum())
+        queries, targets = self.queries[:, first:].contiguous(), self.targets[:, first:] - self.seen
+        return replace(self, classes=self.classes[:, self.seen :], queries=queries, targets=targets, seen=0)
+
     def images(self) -> Tensor:
         """Return every image index that occurs, ascending."""
         occurring: Tensor = torch.unique(torch.cat([self.support.flatten(), self.queries.flatten()]))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from protograph._internal.errors import InputError, unknown_name
 from protograph.nn.backbones import build_backbone, feature_count
 from protograph.nn.classify import CosineClassifier, SquaredDistance
+from protograph.nn.few_shot import FEW_SHOT_METHODS, FewShotModel, Method, MethodParts, build_method
 from protograph.nn.graph import GraphBlock, Theta
 from protograph.nn.model import GraphPrototypeNetwork
 from protograph.nn.operators import (
@@ -43,7 +44,7 @@ from protograph.nn.operators import (
 
 Objective = Literal["joint", "few-shot", "classify", "none"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
-CLASSIFIERS = ("cosine", "squared-l2")
+CLASSIFIERS = ("cosine", "squared-l2", "few-shot method")
 RELATION_KINDS = ("relation", "mapped", "mapped-together")  # kinds of operators that use side information
 FEATURE_KINDS = ("transformed", "difference", "keys", "attention", "dictionary")  # kinds that learn of single features
 PARTS = ("backbone", "prototypes", "operators", "graph", "classifier")  # of a model, as `Variant.frozen` names them
@@ -94,7 +95,7 @@ class Variant:
     normalise_seen: normalise the learned prototypes before the block
     scales: learn s_B
     last_relu: keep the ReLU of the backbone's last block
-    classifier: "cosine" or "squared-l2"
+    classifier: "cosine", "squared-l2" or, with a `method`, "few-shot method"
     objective: what training minimises, cross-entropy in each case
         "joint":     in the joint label space of episodes in which some seen classes act as novel
         "few-shot":  of such episodes, among the classes acting as novel
@@ -106,6 +107,7 @@ class Variant:
     after: the variant whose trained run gives backbone, seen prototypes and classifier to start from
     frozen: parts that stay as they are, in evaluation mode
     candidates: values of parameters by name
+    method: the few-shot method in place of operators, graph block and classifier
     """
 
     name: str
@@ -127,6 +129,7 @@ class Variant:
     after: str | None = None
     frozen: tuple[str, ...] = ()
     candidates: tuple[Mapping[str, Any], ...] = ()
+    method: Method | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.chosen_by, str):  # model files of version 0.1, and whoever names one measure
@@ -139,6 +142,8 @@ class Variant:
             for name in names:
                 if name not in known:
                     raise unknown_name(kind, name, known)
+        if (self.classifier == "few-shot method") != (self.method is not None):
+            raise ValueError(f"variant '{self.name}': a method goes with the classifier 'few-shot method', and with no other")
         if (self.objective == "none") != bool(self.candidates):
             raise ValueError(f"variant '{self.name}': candidates go with the objective 'none', and with no other")
 
@@ -185,6 +190,27 @@ def find_variant(name: str) -> Variant:
     return VARIANTS[name]
 
 
+def register_method(method: Method) -> Variant:
+    """Make a few-shot method known as a variant of its name, and return the variant."""
+    frozen = ("backbone",) if method.after else ()
+    return register_variant(
+        Variant(
+            method.name,
+            (),
+            method.summary,
+            scales=False,
+            last_relu=not method.after,
+            classifier="few-shot method",
+            objective=method.objective,
+            chosen_by=("novel_novel",),
+            seen_means=method.joint,
+            after=method.after,
+            frozen=frozen,
+            method=method,
+        )
+    )
+
+
 def build(
     variant: Variant,
     backbone: str | nn.Module,
@@ -222,10 +248,39 @@ def build(
         classifier = CosineClassifier(temperature) if variant.classifier == "cosine" else SquaredDistance()
         switches = variant.normalise_support, variant.normalise_seen
         model = GraphPrototypeNetwork(backbone, seen, features, operators, graph, classifier, *switches)
+    freeze_parts(model, variant)
+    return model
+
+
+def build_few_shot(
+    variant: Variant,
+    backbone: str | nn.Module,
+    image_shape: tuple[int, ...],
+    seen: int,
+    seed: int = 0,
+    ways: int = 5,
+) -> FewShotModel:
+    """A fresh model of a variant that is a few-shot method; the arguments are those of `build`.
+
+    ways: the novel classes of an episode
+    """
+    assert variant.method is not None, f"{variant.name} is no few-shot method"
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if isinstance(backbone, str):
+            backbone = build_backbone(backbone, image_shape[0], variant.last_relu)
+        features = feature_count(backbone, image_shape)
+        method = build_method(variant.method, MethodParts(backbone, features, image_shape, ways))
+        model = FewShotModel(backbone, method, seen, features, image_shape)
+    freeze_parts(model, variant)
+    return model
+
+
+def freeze_parts(model: nn.Module, variant: Variant) -> None:
+    """Exclude from training what a variant freezes or computes from images."""
     for name, parameter in model.named_parameters():
         if name.split(".")[0] in (*variant.frozen, *(["prototypes"] if variant.seen_means else [])):
             parameter.requires_grad_(False)
-    return model
 
 
 def renew_relations(model: GraphPrototypeNetwork, variant: Variant, similarities: Mapping[str, Tensor]) -> None:
@@ -397,3 +452,5 @@ for _variant in (
     Variant("gcgpn-key", (Op("keys"), *AUX), "learned keys from seen to novel and the auxiliary pair"),
 ):
     register_variant(_variant)
+for _method in FEW_SHOT_METHODS:
+    register_method(_method)

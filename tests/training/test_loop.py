@@ -349,7 +349,7 @@ def checkpoint_measures(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if VARIANTS[name].method is None])
 def test_every_variant_trains_and_its_weights_measure_as_recorded(
     toy: Dataset, toy_config: Make, start: Path, tmp_path: Path, variant: str
 ) -> None:

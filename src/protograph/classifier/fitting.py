@@ -192,6 +192,7 @@ def open_run(run: Run, dataset: Dataset) -> tuple[GraphPrototypeNetwork, Encoder
     if variant.classifier != "cosine":
         raise InputError(f"{run.folder} is of variant '{variant.name}', which has no cosine classifier: train another variant")
     model = trained_model(run, dataset)
+    assert isinstance(model, GraphPrototypeNetwork), f"{variant.name} has a cosine classifier"
     if model.space is not None or model.balance is not None:
         raise InputError(
             f"{run.folder} has whitened features or a learned balance, which a classifier does not keep: train with "

@@ -4,7 +4,7 @@ Shapes: E episodes, S seen, V = S + N, Q queries, D features.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from protograph.data.store import Store
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes
 from protograph.evaluation.balance import Margins, harmonic_mean, join
 from protograph.nn.classify import SquaredDistance
-from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.model import EpisodeModel, GraphPrototypeNetwork
 
 # The measures of the paper: name -> title. Ledgers, tables and published numbers hold these six, in this order.
 PAPER_MEASURES = {
@@ -29,6 +29,8 @@ PAPER_MEASURES = {
     "novel_joint": "Novel-Joint",
     "h_mean": "H-Mean",
 }
+ALONE_BECAUSE = "classifies among novel classes alone, since it has no place for the seen ones"
+ALONE = ("novel_novel",)  # the measures of a model that classifies among novel classes alone
 MEASURES = dict(PAPER_MEASURES)  # all that are computed: those of the paper, then registered ones
 IN_CACHE = 120_000  # pixels of a batch that passes the backbone on a CPU; larger batches do not fit its caches
 EVALUATION_SEED = 20_200_907  # the same test episodes for every model, everywhere
@@ -123,7 +125,7 @@ def measure_titles(results: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def episode_measures(logits: Tensor, targets: Tensor, seen: int) -> dict[str, Tensor]:
-    """Return all measures of every episode [E] as fractions.
+    """Return all measures of every episode [E] as fractions; of episodes without seen classes there is only Novel-Novel.
 
     Args:
         logits: joint logits [E, Q, V]
@@ -131,6 +133,8 @@ def episode_measures(logits: Tensor, targets: Tensor, seen: int) -> dict[str, Te
         seen: S
 
     """
+    if not seen:
+        return {"novel_novel": (logits.argmax(-1) == targets).float().mean(-1)}
     measures = paper_measures(logits, targets, seen)
     for name, compute in _REGISTERED.items():
         measures[name] = compute(logits, targets, seen)
@@ -166,6 +170,11 @@ def paper_measures(logits: Tensor, targets: Tensor, seen: int) -> dict[str, Tens
     }
 
 
+def stored_measures(names: Set[str]) -> tuple[str, ...]:
+    """Return which of the paper's measures a stored result must have: all of them, or those of novel classes `ALONE`."""
+    return ALONE if not names & PAPER_MEASURES.keys() - set(ALONE) else tuple(PAPER_MEASURES)
+
+
 def summarise(per_episode: dict[str, Tensor]) -> Measures:
     """Return means and intervals of measures per episode [E]."""
     return {name: Measure.of(values) for name, values in per_episode.items()}
@@ -186,7 +195,7 @@ def evaluation_spec(
 
 @torch.inference_mode()
 def extract(
-    model: GraphPrototypeNetwork, store: Store, images: Tensor, progress: Progress | None = None, batch: int | None = None
+    model: EpisodeModel, store: Store, images: Tensor, progress: Progress | None = None, batch: int | None = None
 ) -> Tensor:
     """Return features [n, D] of images [n], computed in batches; in evaluation mode they do not depend on the episode.
 
@@ -210,7 +219,7 @@ def extract(
     return torch.cat(parts)
 
 
-def class_means(model: GraphPrototypeNetwork, store: Store, pool: Pool) -> Tensor:
+def class_means(model: EpisodeModel, store: Store, pool: Pool) -> Tensor:
     """Return the mean feature [C, D] of all images of each class of a pool."""
     images = pool.images[pool.images >= 0]  # class by class
     features = extract(model, store, images.to(store.device))
@@ -219,7 +228,7 @@ def class_means(model: GraphPrototypeNetwork, store: Store, pool: Pool) -> Tenso
 
 @torch.inference_mode()
 def episode_batches(
-    model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6
+    model: EpisodeModel, features: Tensor, episodes: Episodes, memory: float = 64e6
 ) -> Iterator[tuple[Episodes, Tensor]]:
     """Yield batches of episodes with their joint logits [E, Q, V].
 
@@ -241,7 +250,7 @@ def episode_batches(
 
 @torch.inference_mode()
 def run_episodes(
-    model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes, memory: float = 64e6, bias: float = 0.0
+    model: EpisodeModel, features: Tensor, episodes: Episodes, memory: float = 64e6, bias: float = 0.0
 ) -> dict[str, Tensor]:
     """Return measures per episode [E] on cached features [n, D], with a bias on the novel logits."""
     parts = []
@@ -290,22 +299,25 @@ def nearness(model: GraphPrototypeNetwork, dataset: Dataset, sizes: EvaluationSi
 
 
 def measure(
-    model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None, bias: float = 0.0
+    model: EpisodeModel, store: Store, episodes: Episodes, progress: Progress | None = None, bias: float = 0.0
 ) -> Measures:
     """Return the measures of a model on given episodes; the store is on the model's device."""
     return summarise(run_episodes(model, *cached(model, store, episodes, progress), bias=bias))
 
 
-def cached(
-    model: GraphPrototypeNetwork, store: Store, episodes: Episodes, progress: Progress | None = None
-) -> tuple[Tensor, Episodes]:
-    """Return features [n, D] of all images of some episodes, and the episodes as they index these features."""
+def cached(model: EpisodeModel, store: Store, episodes: Episodes, progress: Progress | None = None) -> tuple[Tensor, Episodes]:
+    """Return features [n, D] of all images of some episodes, and the episodes as they index these features.
+
+    The episodes of a model without a joint label space lose their seen classes.
+    """
+    if not model.joint:
+        episodes = episodes.without_seen()
     images, reindexed = episodes.compact
     return extract(model, store, images.to(store.device), progress), reindexed
 
 
 def evaluate(
-    model: GraphPrototypeNetwork,
+    model: EpisodeModel,
     dataset: Dataset,
     sizes: EvaluationSizes | None = None,
     split: str = "test",
@@ -329,14 +341,14 @@ def evaluate(
 
 
 def choose_bias(
-    model: GraphPrototypeNetwork, dataset: Dataset, sizes: EvaluationSizes | None = None, progress: Progress | None = None
+    model: EpisodeModel, dataset: Dataset, sizes: EvaluationSizes | None = None, progress: Progress | None = None
 ) -> float:
     """Return the bias on novel logits with the best H-Mean on fixed validation episodes; arguments as of `evaluate`."""
     drawn = (sizes or EvaluationSizes()).draw(dataset, "validation")
     return best_bias(model, *cached(model, dataset.store.to(next(model.parameters()).device), drawn, progress))
 
 
-def best_bias(model: GraphPrototypeNetwork, features: Tensor, episodes: Episodes) -> float:
+def best_bias(model: EpisodeModel, features: Tensor, episodes: Episodes) -> float:
     """Return the bias on novel logits with the best H-Mean on episodes of cached features [n, D]."""
     batches = episode_batches(model, features, episodes)
     return join([Margins.of(logits, part.targets, part.seen) for part, logits in batches]).best_bias()

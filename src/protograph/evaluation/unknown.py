@@ -14,7 +14,7 @@ from protograph._internal.progress import Progress
 from protograph.data.dataset import Dataset, Pool
 from protograph.episodes import Episodes, seeded
 from protograph.evaluation.metrics import EvaluationSizes, Measure, cached, episode_batches
-from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.model import EpisodeModel
 
 
 def false_alarm_threshold(scores: Tensor, rate: float) -> float:
@@ -87,7 +87,7 @@ def with_unknown(episodes: Episodes, novel: Pool, seed: int) -> Episodes:
 
 
 def evaluate_unknown(
-    model: GraphPrototypeNetwork,
+    model: EpisodeModel,
     dataset: Dataset,
     sizes: EvaluationSizes | None = None,
     split: str = "test",

@@ -115,25 +115,26 @@ class Conv4(Backbone):
     def forward(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
         """Return features [n, D] of images [n, C, H, W]; in training batch norm sees each of the `parts` alone."""
         parts = parts or (images.shape[0],)
-        features = self._maps(images, parts).flatten(1)
+        features = self.maps(images, parts).flatten(1)
         if self.mirror and not self.training:
-            features = (features + self._maps(images.flip(-1), parts).flatten(1)) / 2
+            features = (features + self.maps(images.flip(-1), parts).flatten(1)) / 2
         return features
 
     def score_map(self, images: Tensor, weights: Tensor) -> Tensor:
         """Return what each position adds to features @ weights, [n, h, w], for images [n, C, H, W] and weights [D]."""
         parts = (images.shape[0],)
-        maps = self._maps(images, parts)
+        maps = self.maps(images, parts)
         kernel = weights.view(maps.shape[1:])  # every position has features of its own
         scores = (maps * kernel).sum(1)
         if self.mirror:
-            scores = (scores + (self._maps(images.flip(-1), parts) * kernel).sum(1).flip(-1)) / 2
+            scores = (scores + (self.maps(images.flip(-1), parts) * kernel).sum(1).flip(-1)) / 2
         return scores
 
-    def _maps(self, images: Tensor, parts: Sequence[int]) -> Tensor:
+    def maps(self, images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """Return the maps [n, D / (h w), h, w] of images [n, C, H, W] that `forward` flattens."""
         maps = images
         for block in self.blocks:
-            maps = conv_block(block, maps, parts)  # type: ignore[arg-type]
+            maps = conv_block(block, maps, parts or (images.shape[0],))  # type: ignore[arg-type]
         return maps
 
 
@@ -141,10 +142,13 @@ def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Te
     """Return the outputs of one block, with batch norm of each part alone; on a GPU, kernels fuse what they can."""
     conv, norm, relu, pool = block
     if not norm.training:  # the largest of four is the same before and after a ReLU
-        normed = norm(conv(inputs)) if inputs.is_cuda else conv_norm(conv, norm, inputs)  # type: ignore[arg-type]
+        folds = isinstance(norm, nn.BatchNorm2d) and not inputs.is_cuda
+        normed = conv_norm(conv, norm, inputs) if folds else norm(conv(inputs))  # type: ignore[arg-type]
         return relu(pool(normed))  # type: ignore[no-any-return]
     channels: int = conv.out_channels  # type: ignore[assignment]
-    fused = inputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0
+    fused = (
+        isinstance(norm, nn.BatchNorm2d) and inputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0
+    )
     if fused and isinstance(relu, nn.ReLU):
         from protograph.kernels.first_block import can_fuse_first_block, conv_norm_relu_pool
 

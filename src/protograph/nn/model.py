@@ -4,7 +4,9 @@ Shapes: E episodes, S seen, N novel, V = S + N, K shots, Q queries, D features; 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,96 @@ from protograph.nn.graph import GraphBlock
 from protograph.nn.operators import Component, Context, Operator, Weights, components, mean_over_shots, without_row
 
 
-class GraphPrototypeNetwork(nn.Module):
+class EpisodeModel(nn.Module, ABC):
+    """What training and evaluation need of a model: features of images, and the logits of episodes of such features.
+
+    Args:
+        backbone: images [n, C, H, W] -> features [n, D]
+
+    Attributes:
+        prototypes: the learned or mean feature [T, D] of each training class; only if the model is joint
+        heads: networks for tasks of training alone: features [n, D] -> logits [n, X]
+        space: features as the backbone gives them [n, D] -> features [n, D]
+        takes_features: whether images come as what a backbone that stays as it is, and the space, make of them
+        precision: of the backbone; everything behind it is at least float32
+
+    """
+
+    prototypes: nn.Parameter
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.heads = nn.ModuleDict()
+        self.space: nn.Module | None = None
+        self.takes_features = False
+        self.precision = torch.float32
+
+    @property
+    @abstractmethod
+    def features(self) -> int:
+        """D of what `embed` returns."""
+
+    @property
+    def joint(self) -> bool:
+        """Whether it classifies among seen and novel classes together; otherwise among novel classes alone."""
+        return True
+
+    @property
+    def capturable(self) -> bool:
+        """Whether its training step can be recorded as a CUDA graph."""
+        return True
+
+    @property
+    def ways(self) -> int:
+        """The number of novel classes that it was built for; 0: any number."""
+        return 0
+
+    @property
+    def statistics(self) -> str:
+        """What batch norm uses in evaluation."""
+        return "running"
+
+    @property
+    def other_statistics(self) -> tuple[str, ...]:
+        """What batch norm may use in evaluation beside its usual statistics, as `using` takes it."""
+        return ()
+
+    def embed(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
+        """Return features [n, D] of images [n, C, H, W], in float32 or wider whatever the backbone's precision.
+
+        In training, batch norm sees each of the `parts` of the n images alone, and `masks`, drawn by the backbone's
+        `drop_masks`, drop activations.
+        """
+        if self.takes_features:
+            return images
+        half = self.precision != torch.float32
+        with torch.autocast(images.device.type, self.precision, enabled=half):
+            features = embed_parts(self.backbone, images, parts, masks)
+        features = features.float() if half else features
+        return features if self.space is None else self.space(features)
+
+    @abstractmethod
+    def forward(
+        self, support: Tensor, mask: Tensor, queries: Tensor, classes: Tensor, seen: int, prototypes: Tensor | None = None
+    ) -> Tensor:
+        """Return joint logits [E, Q, V] of queries [E, Q, D] for support [E, N, K, D] with `mask` and `classes` [E, V].
+
+        `prototypes` [T, D] stand in the place of the model's own.
+        """
+
+    def scales(self) -> Mapping[str, float]:
+        """Return the learned scales by their names; most models have none."""
+        return {}
+
+    @contextmanager
+    def using(self, statistics: str) -> Iterator[None]:
+        """Let batch norm use one of the `other_statistics` in evaluation."""
+        raise NotImplementedError(f"{type(self).__name__} has no other statistics, such as {statistics}")
+        yield
+
+
+class GraphPrototypeNetwork(EpisodeModel):
     r"""Graph convolution over class prototypes and one joint classifier.
 
     Seen prototypes are learned; a novel one starts as the mean of its normalised support features,
@@ -45,32 +136,31 @@ class GraphPrototypeNetwork(nn.Module):
         normalise_support: bool = True,
         normalise_seen: bool = False,
     ) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.prototypes = nn.Parameter(torch.randn(seen, features) * math.sqrt(2 / features))
         self.operators = nn.ModuleList(operators)
         self.graph = graph
         self.classifier = classifier or CosineClassifier()
         self.normalise_support, self.normalise_seen = normalise_support, normalise_seen
-        self.heads = nn.ModuleDict()  # for tasks of training alone: features [n, D] -> logits [n, X]
-        self.space: nn.Module | None = None  # features as the backbone gives them [n, D] -> features [n, D]
         self.balance: nn.Parameter | None = None  # a learned bias on the logits of novel classes
-        self.takes_features = False  # images come as what a backbone that stays as it is, and the space, make of them
-        self.precision = torch.float32  # of the backbone; everything behind it is at least that
 
-    def embed(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
-        """Return features [n, D] of images [n, C, H, W], in float32 or wider whatever the backbone's precision.
+    @property
+    def features(self) -> int:
+        """D."""
+        return self.prototypes.shape[1]
 
-        In training, batch norm sees each of the `parts` of the n images alone, and `masks`, drawn by the backbone's
-        `drop_masks`, drop activations.
-        """
-        if self.takes_features:
-            return images
-        half = self.precision != torch.float32
-        with torch.autocast(images.device.type, self.precision, enabled=half):
-            features = embed_parts(self.backbone, images, parts, masks)
-        features = features.float() if half else features
-        return features if self.space is None else self.space(features)
+    @property
+    def capturable(self) -> bool:
+        """Whether all operators are such that a training step can be recorded as a CUDA graph."""
+        return all(component.capturable for component in self.components())
+
+    def scales(self) -> Mapping[str, float]:
+        """Return the learned scale s_B of each operator, by its label."""
+        return {
+            label: scale
+            for layer in self.graph.layers
+            for label, scale in zip(layer.labels, layer.scales.tolist(), strict=True)  # type: ignore[arg-type, operator]
+        }
 
     def context(self, support: Tensor, mask: Tensor, classes: Tensor, seen: int, prototypes: Tensor | None = None) -> Context:
         """Return the initial joint prototypes of episodes, and what they were computed from.

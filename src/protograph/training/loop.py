@@ -36,7 +36,7 @@ from protograph.evaluation.metrics import (
     run_episodes,
     summarise,
 )
-from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.model import EpisodeModel
 from protograph.training.optimiser import learning_rate_at, make_optimiser, momentum_of, restore_momentum, set_learning_rate
 from protograph.training.out_of_fold import OutOfFold
 from protograph.training.recipes import Recipe
@@ -137,10 +137,10 @@ class Session:
     def __init__(
         self,
         run: Run,
-        model: GraphPrototypeNetwork,
+        model: EpisodeModel,
         dataset: Dataset,
         spec: EpisodeSpec | Pool | OutOfFold,
-        teacher: GraphPrototypeNetwork | None = None,
+        teacher: EpisodeModel | None = None,
     ) -> None:
         self.run, self.model, self.dataset = run, model, dataset
         self.recipe, self.variant = run.config.recipe, find_variant(run.config.variant)
@@ -241,16 +241,10 @@ def patience_is_exhausted(recipe: Recipe, state: Checkpoint) -> bool:
     return bool(recipe.patience) and len(state.history) - state.best_epoch >= recipe.patience
 
 
-def epoch_record(
-    epoch: int, learning_rate: float, loss: float, measures: Measures, model: GraphPrototypeNetwork
-) -> dict[str, Any]:
+def epoch_record(epoch: int, learning_rate: float, loss: float, measures: Measures, model: EpisodeModel) -> dict[str, Any]:
     """Return a line of epochs.jsonl, with the learned scalars, which show whether relations are used."""
     scalars = {name: round(p.item(), 5) for name, p in model.named_parameters() if p.ndim == 0}
-    scales = {
-        f"{SCALE}{label}": round(scale, 5)
-        for layer in model.graph.layers
-        for label, scale in zip(layer.labels, layer.scales.tolist(), strict=True)  # type: ignore[arg-type, operator]
-    }
+    scales = {f"{SCALE}{label}": round(scale, 5) for label, scale in model.scales().items()}
     return {
         "epoch": epoch,
         "learning_rate": learning_rate,
@@ -261,7 +255,7 @@ def epoch_record(
 
 
 def snapshot_tensors(
-    model: nn.Module, averaged: nn.Module, optimiser: torch.optim.SGD, best: dict[str, Tensor], loss_sum: Tensor
+    model: nn.Module, averaged: nn.Module, optimiser: torch.optim.Optimizer, best: dict[str, Tensor], loss_sum: Tensor
 ) -> dict[str, Tensor]:
     """Return all tensors that resuming needs, by name. The weights `last.` are those of the averaged model."""
     tensors = {f"last.{name}": value for name, value in averaged.state_dict().items()}
@@ -272,7 +266,7 @@ def snapshot_tensors(
     return tensors | {"progress.loss_sum": loss_sum}
 
 
-def restore_checkpoint(run: Run, model: nn.Module, averaged: nn.Module, optimiser: torch.optim.SGD) -> Checkpoint | None:
+def restore_checkpoint(run: Run, model: nn.Module, averaged: nn.Module, optimiser: torch.optim.Optimizer) -> Checkpoint | None:
     """Load a run's checkpoint, if it has one, into the trained and the averaged model and the optimiser, and return it."""
     checkpoint = run.load()
     if checkpoint is None:
@@ -285,7 +279,7 @@ def restore_checkpoint(run: Run, model: nn.Module, averaged: nn.Module, optimise
 
 
 def conclude(
-    run: Run, model: GraphPrototypeNetwork, dataset: Dataset, state: Checkpoint, setup_seconds: float, progress: Progress
+    run: Run, model: EpisodeModel, dataset: Dataset, state: Checkpoint, setup_seconds: float, progress: Progress
 ) -> dict[str, Any]:
     """Test the best and the last epoch, write the final measures and return them.
 
@@ -310,8 +304,11 @@ def conclude(
     if state.best_epoch != len(state.history):
         tested = cached(model, dataset.store, drawn, progress)
     best = summarise(run_episodes(model, *tested))
-    bias = choose_bias(model, dataset, replace(sizes, episodes=recipe.validation_episodes), progress)
-    balanced = summarise(run_episodes(model, *tested, bias=bias))
+    joint = {}
+    if model.joint:
+        bias = choose_bias(model, dataset, replace(sizes, episodes=recipe.validation_episodes), progress)
+        balanced = summarise(run_episodes(model, *tested, bias=bias))
+        joint["balanced"] = {"bias": round(bias, 4), "measures": measures_as_json(balanced)}
     result = {
         "dataset": config.dataset,
         "shots": config.shots,
@@ -320,7 +317,8 @@ def conclude(
         "seed": config.seed,
         "measures": measures_as_json(best),
         "epoch": state.best_epoch,
-        "balanced": {"bias": round(bias, 4), "measures": measures_as_json(balanced)},
+        **joint,
+        **with_other_statistics(model, dataset, drawn, progress),
         "last_epoch": {"epoch": len(state.history), "measures": measures_as_json(last)},
         "training_seconds": round(state.seconds, 1),
         "setup_seconds": round(setup_seconds, 1),
@@ -328,3 +326,13 @@ def conclude(
     run.write_history(state)
     write_json(run.folder / "measures.json", result)
     return result
+
+
+def with_other_statistics(model: EpisodeModel, dataset: Dataset, episodes: Episodes, progress: Progress) -> dict[str, Any]:
+    """Return what batch norm used, and the measures with other statistics by their names; nothing if there are no others."""
+    measured = {}
+    for statistics in model.other_statistics:
+        with model.using(statistics):
+            measures = measure(model, dataset.store, episodes, progress)
+        measured[statistics] = {"measures": measures_as_json(measures)}
+    return {"statistics": model.statistics, "other_statistics": measured} if measured else {}

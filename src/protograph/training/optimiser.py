@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from protograph.training.recipes import Recipe
 
+KEPT = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq", "step")}  # what an optimiser has to remember
 
-def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
-    """Return SGD over all trained parameters, in groups of equal weight decay and factor on the learning rate.
+
+def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """Return an optimiser over all trained parameters, in groups of equal weight decay and factor on the learning rate.
 
     On a GPU learning rates are tensors on it, so that a recorded step follows them.
     """
@@ -21,20 +24,18 @@ def make_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.SGD:
             groups.setdefault((decay, learning_rate_factor(name, recipe)), []).append(parameter)
     device = next(model.parameters()).device
     on_gpu = device.type == "cuda"
-    return torch.optim.SGD(
-        [
-            {
-                "params": parameters,
-                "weight_decay": decay,
-                "factor": factor,
-                "lr": torch.tensor(factor * recipe.learning_rate, device=device) if on_gpu else factor * recipe.learning_rate,
-            }
-            for (decay, factor), parameters in groups.items()
-        ],
-        momentum=recipe.momentum,
-        nesterov=recipe.nesterov,
-        fused=on_gpu,
-    )
+    described: list[dict[str, Any]] = [
+        {
+            "params": parameters,
+            "weight_decay": decay,
+            "factor": factor,
+            "lr": torch.tensor(factor * recipe.learning_rate, device=device) if on_gpu else factor * recipe.learning_rate,
+        }
+        for (decay, factor), parameters in groups.items()
+    ]
+    if recipe.optimiser == "adam":
+        return torch.optim.Adam(described, fused=on_gpu, capturable=on_gpu)
+    return torch.optim.SGD(described, momentum=recipe.momentum, nesterov=recipe.nesterov, fused=on_gpu)
 
 
 def learning_rate_factor(name: str, recipe: Recipe) -> float:
@@ -51,7 +52,7 @@ def is_operator_scalar(name: str) -> bool:
     return name.startswith(("operators.", "graph.")) and name.endswith((".scales", ".temperature"))
 
 
-def set_learning_rate(optimiser: torch.optim.SGD, learning_rate: float) -> None:
+def set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
     """Set the learning rate of all groups, each with its factor."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
@@ -71,18 +72,31 @@ def learning_rate_at(recipe: Recipe, step: int) -> float:
     return rate * min(1.0, (step + 1) / recipe.warmup_steps) if recipe.warmup_steps else rate
 
 
-def momentum_of(model: nn.Module, optimiser: torch.optim.SGD) -> dict[str, Tensor]:
-    """Return the momentum of the parameters that have some, by name: all that an optimiser has to remember."""
-    momentum = {name: optimiser.state.get(parameter, {}).get("momentum_buffer") for name, parameter in model.named_parameters()}
-    return {name: value for name, value in momentum.items() if value is not None}
+def momentum_of(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return all that an optimiser has to remember: SGD's momentum by parameter, or Adam's moments and steps by `NAME/KIND`."""
+    return {
+        state_name(name, kind): optimiser.state[parameter][kind]
+        for name, parameter in model.named_parameters()
+        for kind in optimiser.state.get(parameter, {})
+        if optimiser.state[parameter][kind] is not None
+    }
 
 
-def restore_momentum(model: nn.Module, optimiser: torch.optim.SGD, momentum: Mapping[str, Tensor]) -> None:
-    """Give an optimiser the momentum that `momentum_of` returned."""
+def restore_momentum(model: nn.Module, optimiser: torch.optim.Optimizer, momentum: Mapping[str, Tensor]) -> None:
+    """Give an optimiser what `momentum_of` returned."""
+    kinds = KEPT["adam" if isinstance(optimiser, torch.optim.Adam) else "sgd"]
     for name, parameter in model.named_parameters():
-        if name in momentum:
-            # The fused optimiser needs the parameter's memory layout, and a checkpoint does not keep channels-last.
-            optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum[name])
+        for kind in kinds:
+            stored = momentum.get(state_name(name, kind))
+            if stored is not None:
+                # The fused optimiser needs the parameter's memory layout, and a checkpoint does not keep channels-last.
+                like = parameter if kind != "step" else stored.to(parameter.device)
+                optimiser.state[parameter][kind] = torch.empty_like(like).copy_(stored)
+
+
+def state_name(parameter: str, kind: str) -> str:
+    """Return the name in a checkpoint of one kind of what an optimiser remembers of a parameter."""
+    return parameter if kind == "momentum_buffer" else f"{parameter}/{kind}"
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ _AT_LEAST_0 = (
     "training_ways", "warmup_steps", "patience", "momentum", "weight_decay", "scalar_learning_rate_factor", "rotation",
     "image_size", "backbone_learning_rate_factor", "prototype_learning_rate_factor", "views", "fold_epochs",
 )  # fmt: skip
+OPTIMISERS = ("sgd", "adam")
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,10 @@ class Recipe:
         learning_rate_drops: Pairs (epoch, learning rate): from that epoch on, that learning rate applies.
         anneal: Follow a half cosine from `learning_rate` to zero; excludes `learning_rate_drops`.
         warmup_steps: Steps over which the learning rate rises from zero.
+        optimiser: "sgd", or "adam" with its usual decay rates.
         momentum: Momentum of SGD.
         nesterov: Use Nesterov's momentum.
-        weight_decay: Weight decay of SGD.
+        weight_decay: Weight decay, added to the gradient.
         decay_scalars: Apply weight decay also to scalars and vectors (temperatures, scales, diagonal thetas, biases, norms).
         scalar_learning_rate_factor: Factor on the learning rate of scales and temperatures of operators; 0: they stay fixed.
         backbone_learning_rate_factor: Factor on the learning rate of the backbone; 0: it stays as its start has it, in
@@ -100,6 +102,7 @@ class Recipe:
     learning_rate_drops: tuple[tuple[int, float], ...] = ()
     anneal: bool = False
     warmup_steps: int = 0
+    optimiser: str = "sgd"
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
@@ -172,6 +175,8 @@ class Recipe:
         for drop in self.learning_rate_drops:
             if not (isinstance(drop, tuple) and [type(part) for part in drop] in ([int, float], [int, int])):
                 raise InputError(f"recipe '{self.name}': learning_rate_drops are (epoch, learning rate) pairs, not {drop!r}")
+        if self.optimiser not in OPTIMISERS:
+            raise unknown_name("optimiser", self.optimiser, OPTIMISERS)
         if self.query_scheme not in ("total", "per-class"):
             raise unknown_name("query scheme", self.query_scheme, ("total", "per-class"))
         if self.anneal and self.learning_rate_drops:
@@ -251,7 +256,7 @@ def paper_recipe(variant: Variant, dataset: str, pretrain: str | None = None) ->
         recipe = replace(recipe, epochs=60)
     if stage_kind(variant) == "few-shot":
         recipe = replace(recipe, novel_queries=6, seen_queries=0)
-    return recipe
+    return with_method(recipe, variant)
 
 
 def fast_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -> Recipe:
@@ -263,7 +268,7 @@ def fast_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -> 
         recipe = replace(recipe, novel_queries=6, seen_queries=0)
     if stage_kind(variant) == "classify":
         recipe = replace(recipe, batch_size=1024)
-    return recipe
+    return with_method(recipe, variant)
 
 
 def strong_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -> Recipe:
@@ -273,6 +278,8 @@ def strong_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -
         pretrain = "cosine" if dataset == "mini-imagenet" and stage_kind(variant) == "joint" else ""
     recipe = fast_recipe(variant, dataset, pretrain)
     recipe = replace(recipe, name="strong", steps=2 * recipe.steps, **STRONG.image_changes)
+    if variant.method is not None:
+        return with_method(recipe, variant)
     if stage_kind(variant) == "few-shot":
         # Prototypical Networks gain by the paper's learning rate, decay and small steps, and by harder episodes.
         recipe = replace(recipe, epochs=24, steps=1040, episodes=2, training_ways=20)
@@ -293,7 +300,7 @@ def best_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -> 
     """
     benchmark, kind = dataset in BENCHMARKS, stage_kind(variant)
     pretrain = "linear" if pretrain is None and kind in ("joint", "second stage") else pretrain
-    if kind == "few-shot" or (kind == "joint" and not pretrain):
+    if variant.method is not None or kind == "few-shot" or (kind == "joint" and not pretrain):
         return replace(strong_recipe(variant, dataset, ""), name="best")
     if kind == "classify":
         return best_first_stage(dataset) if benchmark else replace(demo_recipe(variant, dataset), name="best", ema=0.98)
@@ -353,7 +360,14 @@ def demo_recipe(variant: Variant, dataset: str, pretrain: str | None = None) -> 
         recipe = replace(recipe, test_queries=10)
     if stage_kind(variant) == "few-shot":
         recipe = replace(recipe, novel_queries=6, seen_queries=0)
-    return recipe
+    return with_method(recipe, variant)
+
+
+def with_method(recipe: Recipe, variant: Variant) -> Recipe:
+    """Return a recipe with what the variant's few-shot method, if it is one, needs of training."""
+    if variant.method is None:
+        return recipe
+    return replace(recipe, **{**variant.method.training, **variant.method.sizes.get(recipe.name, {})})
 
 
 def register_recipe(name: str, recipe: Recipe | Callable[[Variant, str, str | None], Recipe], summary: str = "") -> None:
@@ -450,8 +464,8 @@ def check_setting(name: str) -> None:
 # Stages, and which settings they use
 
 _OPTIMISER = {
-    "learning_rate", "learning_rate_drops", "anneal", "warmup_steps", "momentum", "nesterov", "weight_decay", "decay_scalars",
-    "ema",
+    "learning_rate", "learning_rate_drops", "anneal", "warmup_steps", "optimiser", "momentum", "nesterov", "weight_decay",
+    "decay_scalars", "ema",
 }  # fmt: skip
 # What only a run that starts from another one uses.
 SECOND_STAGE = (
@@ -507,7 +521,7 @@ def stage_before(variant: Variant, recipe: Recipe) -> Variant | None:
         ("classifier", before.classifier, variant.classifier),
         ("last_relu", before.last_relu, variant.last_relu),
     ):
-        if value != needed:
+        if value != needed and not (variant.method and name == "classifier"):  # a few-shot method brings its own
             raise InputError(
                 f"variant '{variant.name}' cannot start from '{before.name}', whose {name} is {value!r}, not {needed!r}: "
                 f"name {'another by --set pretrain=cosine, or ' if before.name != 'cosine' else ''}none by --set pretrain="
@@ -519,19 +533,23 @@ def unused_settings(variant: Variant, recipe: Recipe) -> set[str]:
     """Return the settings of a recipe that training this variant by it does not use."""
     frozen, joint, started = (
         keeps_backbone(variant, recipe),
-        variant.objective == "joint",
+        variant.objective == "joint" and variant.method is None,
         stage_before(variant, recipe) is not None,
     )
+    graph = variant.method is None
+    adapts = variant.method is not None and not variant.method.joint  # its images pass no backbone before the method
     uses = {
+        "momentum": recipe.optimiser == "sgd",
+        "nesterov": recipe.optimiser == "sgd",
         "pretrain": can_be_pretrained(variant),
         "temperature": not started and variant.classifier == "cosine",
-        "dropout": not frozen,
-        "drop_block": not frozen,
+        "dropout": not frozen and not adapts,
+        "drop_block": not frozen and not adapts,
         "backbone_learning_rate_factor": joint and "backbone" not in variant.frozen,
         "prototype_learning_rate_factor": joint and not recipe.folds,
-        "views": frozen and not recipe.folds,
-        "whiten": started,
-        "shrinkage": started and recipe.whiten,
+        "views": graph and frozen and not recipe.folds,
+        "whiten": graph and started,
+        "shrinkage": graph and started and recipe.whiten,
         "folds": joint and started and frozen,
         "fold_epochs": bool(recipe.folds),
         "learn_balance": joint,

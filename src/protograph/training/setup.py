@@ -15,7 +15,7 @@ from protograph.device import PRECISIONS
 from protograph.episodes import EpisodeSpec
 from protograph.evaluation.metrics import MEASURES, evaluation_spec
 from protograph.nn.backbones import Centred, Conv4, ResNet12, can_drop, feature_count
-from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.model import EpisodeModel, GraphPrototypeNetwork
 from protograph.nn.whitened_space import WhitenedSpace
 from protograph.relations import check_similarities, open_relations
 from protograph.training.out_of_fold import OutOfFold, fix_features, out_of_fold
@@ -23,12 +23,10 @@ from protograph.training.recipes import Recipe, can_be_pretrained, keeps_backbon
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
 from protograph.training.step import TURNS
-from protograph.variants import Variant, build, find_variant
+from protograph.variants import Variant, build, build_few_shot, find_variant
 
 
-def plan_training(
-    config: RunConfig, dataset: Dataset
-) -> tuple[GraphPrototypeNetwork, EpisodeSpec | Pool | OutOfFold, EpisodeSpec]:
+def plan_training(config: RunConfig, dataset: Dataset) -> tuple[EpisodeModel, EpisodeSpec | Pool | OutOfFold, EpisodeSpec]:
     """Return a fresh model, what it is trained on, and its validation episodes.
 
     Raises:
@@ -47,6 +45,11 @@ def plan_training(
             "their place: leave that out, or choose another recipe"
         )
     model = make_model(config, dataset)
+    if model.ways not in (0, recipe.ways):
+        raise InputError(
+            f"variant '{variant.name}' has a last layer for the {model.ways} novel classes of training, so it cannot be tested "
+            f"with {recipe.ways}: set training_ways to 0"
+        )
     check_images(recipe, dataset.store.image_shape, model)
     if recipe.drop_block and not can_drop(model.backbone):
         raise InputError(
@@ -61,7 +64,7 @@ def plan_training(
     return model, spec, validation
 
 
-def check_kept_backbone(variant: Variant, recipe: Recipe, model: GraphPrototypeNetwork) -> None:
+def check_kept_backbone(variant: Variant, recipe: Recipe, model: EpisodeModel) -> None:
     """Refuse a backbone that would stay random, and a training that would learn nothing."""
     if not keeps_backbone(variant, recipe) or variant.objective == "none":
         return
@@ -91,7 +94,7 @@ def training_spec(dataset: Dataset, recipe: Recipe, shots: int, objective: str =
     return dataset.train
 
 
-def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
+def make_model(config: RunConfig, dataset: Dataset) -> EpisodeModel:
     """Return a fresh model of a configuration for a dataset."""
     variant = find_variant(config.variant)
     similarities = find_similarities(variant, dataset, config.relations)
@@ -101,10 +104,15 @@ def make_model(config: RunConfig, dataset: Dataset) -> GraphPrototypeNetwork:
         isinstance(store, FeatureStore) and backbone == "identity"
     ):  # an offset that all features share would make all classes alike
         backbone = Centred.of([store.features[rows] for rows in dataset.train.by_class()])
-    starts = config.recipe.temperature, config.recipe.relation_temperature
-    model = build(variant, backbone, store.image_shape, dataset.seen, similarities, config.seed, *starts)
+    model: EpisodeModel
+    if variant.method is not None:
+        ways = config.recipe.training_ways or config.recipe.ways
+        model = build_few_shot(variant, backbone, store.image_shape, dataset.seen, config.seed, ways)
+    else:
+        starts = config.recipe.temperature, config.recipe.relation_temperature
+        model = build(variant, backbone, store.image_shape, dataset.seen, similarities, config.seed, *starts)
+        add_space(model, variant, config.recipe)
     add_heads(model, variant, config)
-    add_space(model, variant, config.recipe)
     return model
 
 
@@ -124,7 +132,7 @@ def add_space(model: GraphPrototypeNetwork, variant: Variant, recipe: Recipe) ->
         model.backbone.requires_grad_(False)
 
 
-def add_heads(model: GraphPrototypeNetwork, variant: Variant, config: RunConfig) -> None:
+def add_heads(model: EpisodeModel, variant: Variant, config: RunConfig) -> None:
     """Give a model the heads of the tasks that it is trained with, their weights drawn by the seed of the run."""
     sizes = {}
     if variant.objective == "classify" and variant.seen_means:
@@ -134,12 +142,12 @@ def add_heads(model: GraphPrototypeNetwork, variant: Variant, config: RunConfig)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)
         for name, outputs in sizes.items():
-            model.heads[name] = nn.Linear(model.prototypes.shape[1], outputs)
+            model.heads[name] = nn.Linear(model.features, outputs)
 
 
-def check_images(recipe: Recipe, image_shape: tuple[int, ...], model: GraphPrototypeNetwork) -> None:
+def check_images(recipe: Recipe, image_shape: tuple[int, ...], model: EpisodeModel) -> None:
     """Refuse training images that the rotation task cannot turn, or of a size that gives other features than evaluation."""
-    features = model.prototypes.shape[1]
+    features = model.features
     if recipe.image_size:
         trained = feature_count(model.backbone, (image_shape[0], recipe.image_size, recipe.image_size))
         if trained != features:
@@ -166,7 +174,7 @@ def find_similarities(variant: Variant, dataset: Dataset, names: Sequence[str]) 
     }
 
 
-def trained_model(run: Run, dataset: Dataset, selection: str = "best") -> GraphPrototypeNetwork:
+def trained_model(run: Run, dataset: Dataset, selection: str = "best") -> EpisodeModel:
     """Return a run's model with its `best` or `last` weights, on the CPU.
 
     Raises:
@@ -196,7 +204,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], run: Run) -> None
         raise InputError(f"the checkpoint in {run.folder} does not fit its configuration: remove the folder") from error
 
 
-def set_parameters(model: GraphPrototypeNetwork, values: Mapping[str, Any]) -> None:
+def set_parameters(model: EpisodeModel, values: Mapping[str, Any]) -> None:
     """Set parameters, by name, to numbers or tensors."""
     with torch.no_grad():
         for name, value in values.items():
@@ -204,7 +212,7 @@ def set_parameters(model: GraphPrototypeNetwork, values: Mapping[str, Any]) -> N
             parameter.copy_(torch.as_tensor(value, dtype=parameter.dtype))
 
 
-def load_first_stage(model: GraphPrototypeNetwork, config: RunConfig, start: Path | None) -> RunConfig:
+def load_first_stage(model: EpisodeModel, config: RunConfig, start: Path | None) -> RunConfig:
     """Load the run that a variant starts from, if it does, and return the configuration with that run's fingerprint.
 
     Args:
@@ -233,7 +241,7 @@ def load_first_stage(model: GraphPrototypeNetwork, config: RunConfig, start: Pat
             )
     if run.measures is None:
         raise InputError(f"{start} cannot be the start before its training is finished: run its command again")
-    parts = ("backbone", "prototypes", "classifier")
+    parts = {"backbone", "prototypes", "classifier"} & {name.split(".")[0] for name in model.state_dict()}
     weights = {name: value for name, value in run.weights("best").items() if name.split(".")[0] in parts}
     load_weights(model, {**model.state_dict(), **weights}, run)
     return replace(config, start="-".join([run.fingerprint, *fold_digests(run, config.recipe.folds)]))
@@ -266,7 +274,7 @@ def fold_digests(start: Run, folds: int) -> list[str]:
     return digests
 
 
-def load_teacher(config: RunConfig, dataset: Dataset) -> tuple[GraphPrototypeNetwork | None, RunConfig]:
+def load_teacher(config: RunConfig, dataset: Dataset) -> tuple[EpisodeModel | None, RunConfig]:
     """Return the teacher that a recipe names, if any, and the configuration with its fingerprint.
 
     Raises:

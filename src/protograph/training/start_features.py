@@ -20,7 +20,7 @@ from protograph.data.folds import fold_of
 from protograph.device import PRECISIONS
 from protograph.episodes import EpisodeSpec, seeded
 from protograph.evaluation.metrics import extract
-from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.model import EpisodeModel, GraphPrototypeNetwork
 from protograph.nn.whitened_space import FeatureSpread, WhitenedSpace
 from protograph.training.out_of_fold import OutOfFold, by_position, class_ids
 from protograph.training.recipes import Recipe, keeps_backbone
@@ -52,7 +52,7 @@ class StartFeatures:
 
     @classmethod
     def of(
-        cls, model: GraphPrototypeNetwork, dataset: Dataset, images: Tensor, augmentation: Augmentation, views: int, seed: int,
+        cls, model: EpisodeModel, dataset: Dataset, images: Tensor, augmentation: Augmentation, views: int, seed: int,
         progress: Progress,
     ) -> "StartFeatures":  # fmt: skip
         """Compute them with a model whose device is that of the dataset's images.
@@ -87,7 +87,7 @@ class StartFeatures:
 
 @torch.inference_mode()
 def changed_views(
-    model: GraphPrototypeNetwork, dataset: Dataset, images: Tensor, augmentation: Augmentation, count: int, seed: int
+    model: EpisodeModel, dataset: Dataset, images: Tensor, augmentation: Augmentation, count: int, seed: int
 ) -> Tensor:
     """Return features [m, count, D] of images [m], each changed at random `count` times."""
     model.eval()
@@ -97,7 +97,7 @@ def changed_views(
         parts = torch.split(images.to(device), AT_ONCE)
         views.append(torch.cat([model.embed(dataset.store.gather(part, augmentation, generator)) for part in parts]))
     if not views:
-        return torch.zeros(len(images), 0, model.prototypes.shape[1], device=device)
+        return torch.zeros(len(images), 0, model.features, device=device)
     return torch.stack(views, 1)
 
 
@@ -138,7 +138,7 @@ def start_features(
 
 
 def prepare_second_stage(
-    model: GraphPrototypeNetwork, dataset: Dataset, spec: "EpisodeSpec | Pool | OutOfFold", config: RunConfig,
+    model: EpisodeModel, dataset: Dataset, spec: "EpisodeSpec | Pool | OutOfFold", config: RunConfig,
     start: Path | None, progress: Progress,
 ) -> tuple[Dataset, "EpisodeSpec | Pool | OutOfFold"]:  # fmt: skip
     """Give a model its space, and a training that leaves the backbone as it is the features in the place of images.
@@ -158,6 +158,7 @@ def prepare_second_stage(
     recipe, frozen = config.recipe, keeps_backbone(find_variant(config.variant), config.recipe)
     if start is None or not (recipe.whiten or (frozen and (recipe.views or recipe.folds))):
         return dataset, spec
+    assert isinstance(model, GraphPrototypeNetwork), "few-shot methods have no use for these settings"
     images = used_images(dataset)
     known = start_features(Run.open(start), "best", dataset, images, recipe, config.precision, config.seed, progress)
     parts = [FoldFeatures.of(config, dataset, start, fold, progress) for fold in range(recipe.folds)]

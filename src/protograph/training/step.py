@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy, kl_div
 from protograph.data import Augmentation, ImageStore, Pool, Store
 from protograph.device import PLAIN, TRITON, RepeatedStep
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch
-from protograph.nn.model import GraphPrototypeNetwork
+from protograph.nn.few_shot.base import FewShotModel
+from protograph.nn.model import EpisodeModel, GraphPrototypeNetwork
 from protograph.training.optimiser import move_average
 from protograph.training.out_of_fold import OutOfFold
 from protograph.training.recipes import Recipe, keeps_backbone
@@ -44,7 +45,7 @@ class TrainingStep:
 
     """
 
-    model: GraphPrototypeNetwork
+    model: EpisodeModel
     optimiser: torch.optim.Optimizer
     store: Store
     augmentation: Augmentation
@@ -52,7 +53,7 @@ class TrainingStep:
     count: int
     variant: Variant
     recipe: Recipe = PLAIN_STEP
-    averaged: GraphPrototypeNetwork | None = None
+    averaged: EpisodeModel | None = None
     head: Head | None = None
     embedder: Callable[..., Tensor] | None = None
     teacher: ClassLogits | None = None
@@ -162,7 +163,10 @@ def joint_loss(step: TrainingStep, drawn: Episodes | list[Episodes], generator: 
 
 
 def few_shot_loss(step: TrainingStep, episodes: Episodes, generator: torch.Generator) -> Tensor:
-    """Return the cross-entropy among the episodes' novel classes, to which all queries belong."""
+    """Return the loss among the episodes' novel classes, to which all queries belong: a few-shot method's, or cross-entropy."""
+    if isinstance(step.model, FewShotModel):
+        support, queries = step.embed((episodes.support, episodes.queries), generator)
+        return step.model.loss(support, episodes.mask, queries, episodes.targets - episodes.seen, generator)
     logits = episode_logits(step, episodes, generator)[..., episodes.seen :]
     return cross_entropy(logits.flatten(0, 1), (episodes.targets - episodes.seen).flatten())
 
@@ -184,13 +188,16 @@ def classification_loss(step: TrainingStep, batch: Batch, generator: torch.Gener
     return loss
 
 
-def class_logits(model: GraphPrototypeNetwork, features: Tensor) -> Tensor:
+def class_logits(model: EpisodeModel, features: Tensor) -> Tensor:
     """Return the logits [n, T] of features [n, D] among the training classes, by what single images are trained with."""
-    logits: Tensor = model.heads["classes"](features) if "classes" in model.heads else model.seen_logits(features)
-    return logits
+    if "classes" in model.heads:
+        logits: Tensor = model.heads["classes"](features)
+        return logits
+    assert isinstance(model, GraphPrototypeNetwork), "few-shot methods are not trained on single images"
+    return model.seen_logits(features)
 
 
-def teacher_logits(teacher: GraphPrototypeNetwork, device: torch.device) -> ClassLogits:
+def teacher_logits(teacher: EpisodeModel, device: torch.device) -> ClassLogits:
     """Return what computes the logits of a teacher, on a device."""
     teacher.to(device)
     teacher.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -227,8 +234,7 @@ def episode_logits(
     return head(support, episodes.mask, queries, episodes.classes, episodes.seen, prototypes)
 
 
-def can_be_recorded(model: GraphPrototypeNetwork, store: Store, spec: EpisodeSpec | Pool | OutOfFold) -> bool:
+def can_be_recorded(model: EpisodeModel, store: Store, spec: EpisodeSpec | Pool | OutOfFold) -> bool:
     """Return whether a step on a GPU may be recorded: it never waits for the host, images are resident, sizes are fixed."""
-    capturable = all(component.capturable for component in model.components())
     resident = not isinstance(store, ImageStore) or store.pixels.is_cuda
-    return not PLAIN and resident and capturable and not (isinstance(spec, EpisodeSpec | OutOfFold) and spec.scarce)
+    return not PLAIN and resident and model.capturable and not (isinstance(spec, EpisodeSpec | OutOfFold) and spec.scarce)
