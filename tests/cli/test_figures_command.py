@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from paper.made_up import make_ledger
 from protograph.data import DATASETS, Dataset, DatasetSource
+from protograph.paper.ledger import read_ledger
 from protograph.paper.published import Cell
-from protograph.paper.statistics import Score
-from protograph.paper.tables import few_shot_rows_of
+from protograph.paper.tables import few_shot_table_rows
 
 
 def figures(*words: str | Path) -> Result:
@@ -57,11 +57,13 @@ def test_the_few_shot_comparison_is_printed(results: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 60])
-def test_the_few_shot_comparison_fits_a_terminal_with_every_number_whole(width: int) -> None:
+def test_the_few_shot_comparison_fits_a_terminal_with_every_number_whole(width: int, tmp_path: Path) -> None:
     from protograph.cli.figures import few_shot_table
 
-    known = {Cell("mini-imagenet", k, "gcgpn-aux"): {"novel_novel": Score((50.0 + k,), 0.5)} for k in (1, 5)}
-    rows = [row for row in few_shot_rows_of({"paper": known, "fast": known}) if row["shots"] == 5]
+    cell = Cell("mini-imagenet", 5, "gcgpn-aux")
+    values = {(cell, recipe): {"novel_novel": [55.0]} for recipe in ("paper", "fast")}
+    ledger = read_ledger(make_ledger(tmp_path / "results", values))
+    rows = [row for row in few_shot_table_rows(ledger, ["paper", "fast"]) if row["shots"] == 5]
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(few_shot_table(rows, "title"))
     lines = console.export_text().splitlines()

@@ -56,6 +56,10 @@ def test_the_figure_and_the_study_are_tables_too() -> None:
     assert set(figure) - set(FIGURE_CELLS) <= published().keys()
     study = Selection(tables=("relations",)).cells()
     assert [cell for cell in study if not cell.relations] == [Cell(name, 1, "gcgpn-aux") for name in ("cub", "mini-imagenet")]
+    methods = Selection(tables=("few-shot",)).cells()
+    assert len(methods) == 2 * 2 * 11
+    assert {cell.shots for cell in methods} == {1, 5}
+    assert {cell.dataset for cell in Selection(tables=("few-shot",), datasets=("letters",)).cells()} == {"letters"}
     together = Cell("cub", 1, "gcgpn-aux", ("attributes", "words", "tree"))
     assert together in study
     assert str(together) == "cub 1-shot gcgpn-aux with attributes and words and tree"

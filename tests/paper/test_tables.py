@@ -12,9 +12,10 @@ from protograph.evaluation.metrics import MEASURES
 from protograph.paper.claims import CONCLUSIONS
 from protograph.paper.grid import Task
 from protograph.paper.ledger import read_ledger, record_run, scores
-from protograph.paper.published import Cell, few_shot_rows, published
-from protograph.paper.tables import few_shot_rows_of, interval_position, shortfalls
+from protograph.paper.published import FEW_SHOT_VARIANT_OF, UNPUBLISHED, Cell, few_shot_rows, published
+from protograph.paper.tables import few_shot_table_rows, interval_position, shortfalls
 from protograph.paper.verdicts import check_conclusions
+from protograph.variants import VARIANTS
 
 AUX, FC = Cell("cub", 1, "gcgpn-aux"), Cell("cub", 1, "gcgpn-aux-fc")
 SPLIT = Cell("mini-imagenet", 5, "gcgpn-aux-split")
@@ -88,7 +89,7 @@ def test_the_few_shot_rows_are_the_published_ones_and_ours(tmp_path: Path) -> No
     results = make_ledger(
         tmp_path / "results", {(SPLIT, "fast"): {"novel_novel": [74.0, 75.0]}, (AUX, "fast"): {"h_mean": [1.0]}}
     )
-    rows = list(few_shot_rows_of({"fast": scores(read_ledger(results), "fast")}))
+    rows = list(few_shot_table_rows(read_ledger(results), ["fast"]))
     of_paper = [row for row in rows if row["recipe"] == "published"]
     assert [row["method"] for row in of_paper] == [row.model for row in few_shot_rows() for _ in (1, 5)]
     first = of_paper[0]
@@ -96,6 +97,36 @@ def test_the_few_shot_rows_are_the_published_ones_and_ours(tmp_path: Path) -> No
     (ours,) = [row for row in rows if row["recipe"] == "fast"]
     assert (ours["method"], ours["shots"], ours["mean"], ours["deviation_of_seeds"]) == ("GcGPN-aux-split", 5, "74.50", "0.71")
     assert rows_of(results, "few_shot") == rows
+
+
+def test_a_few_shot_method_has_a_row_for_each_of_its_statistics(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    measured = {"relation-network": (50.0, "running", 52.0, "queries"), "maml": (48.0, "queries", 45.0, "support")}
+    for variant, (usual, used, other, statistics) in measured.items():
+        task = Task(Cell("mini-imagenet", 1, variant), "fast", 0)
+        run = make_run(tmp_path / variant, task, {"novel_novel": {"mean": usual, "ci95": 0.8}})
+        content = json.loads((run / "measures.json").read_text())
+        others = {statistics: {"measures": {"novel_novel": {"mean": other, "ci95": 0.7}}}}
+        (run / "measures.json").write_text(json.dumps({**content, "statistics": used, "other_statistics": others}))
+        entry = record_run(results, task, run)
+        assert entry.measures.keys() == {"novel_novel"}
+        assert {name: of["novel_novel"].mean for name, of in entry.by_statistics.items()} == {used: usual, statistics: other}
+    rows = [row for row in few_shot_table_rows(read_ledger(results), ["fast"]) if row["shots"] == 1]
+    found = {(row["method"], row["recipe"], row["statistics"]): row["mean"] for row in rows}
+    assert found["Relation Net", "published", "queries"] == "50.44"
+    assert found["Relation Net", "fast", "queries"] == "52.00"
+    assert found["Relation Net", "fast", "running"] == "50.00"
+    assert found["MAML, second order", "fast", "queries"] == "48.00"
+    assert ("MAML, second order", "published", "") not in found
+    assert rows_of(results, "last_epochs") == [], "it has no measure of the joint label space"
+    assert {row["measure"] for row in rows_of(results, "summary", recipe="fast")} == {"Novel-Novel"}
+
+
+def test_every_quoted_few_shot_method_is_a_variant() -> None:
+    quoted = [row.model for row in few_shot_rows() if row.kind == "FSL"]
+    assert list(FEW_SHOT_VARIANT_OF) == quoted
+    methods = {name for name, variant in VARIANTS.items() if variant.method is not None}
+    assert methods == {*FEW_SHOT_VARIANT_OF.values(), *UNPUBLISHED.values()}
 
 
 def test_every_claim_has_a_row_for_the_paper_s_numbers_and_for_each_recipe(tmp_path: Path) -> None:

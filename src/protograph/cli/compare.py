@@ -68,7 +68,11 @@ def comparison_of_runs(trials: Sequence[tuple[str, Trial, Measures]]) -> Table:
             if narrow:  # everything that names a run in one column
                 names = [word for word in words[1:-2] if word]
                 words = ["\n".join([folder, *names, f"seed {trial.seed}, epoch {trial.epoch}"])]
-            table.add_row(*map(escape, words), *stacked(map(str, measures.values()), narrow), end_section=narrow)
+            table.add_row(
+                *map(escape, words),
+                *stacked((str(measures.get(name, "")) for name in PAPER_MEASURES), narrow),
+                end_section=narrow,
+            )
         return table
 
     return fit_terminal(table_of)

@@ -29,7 +29,7 @@ from protograph.data import Dataset, open_dataset
 from protograph.data.feature_shards import is_feature_folder
 from protograph.data.kept_split import with_kept_split
 from protograph.device import PRECISIONS
-from protograph.evaluation.metrics import EvaluationSizes, choose_bias, evaluate, measures_as_json
+from protograph.evaluation.metrics import ALONE_BECAUSE, EvaluationSizes, choose_bias, evaluate, measures_as_json
 from protograph.evaluation.unknown import evaluate_unknown
 from protograph.training.run_folder import Run
 from protograph.training.setup import trained_model
@@ -102,6 +102,9 @@ def evaluate_command(
     progress = ShownProgress(quiet=as_json)
     data = dataset_of(opened, root, progress)
     model = trained_model(opened, data, epoch)
+    for option, given in (("balance", balance), ("unknown", unknown)):
+        if given and not model.joint:
+            raise InputError(f"variant '{config.variant}' {ALONE_BECAUSE}: leave out --{option}")
     model.precision = PRECISIONS["float32" if precision == "auto" and config.precision == "float32" else chosen]
     sizes = EvaluationSizes(
         config.shots if shots is None else shots,

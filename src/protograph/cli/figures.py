@@ -15,13 +15,16 @@ from protograph.data import find_source, open_dataset
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, read_ledger, scores
 from protograph.paper.plots import fullest_recipe, missing_shots, missing_text, semantic_figure, shots_figure
-from protograph.paper.published import PAPER_DATASETS
-from protograph.paper.tables import PUBLISHED, Row, few_shot_rows_of
+from protograph.paper.published import PAPER_DATASETS, UNPUBLISHED, Cell
+from protograph.paper.tables import PUBLISHED, Row, few_shot_table_rows, published_statistics
 from protograph.report.figures import save
 from protograph.training.recipes import RECIPES
 
 FIGURES = ("shots", "few-shot", "operators")
-LEGEND = "±: 95 % interval over episodes; for several seeds, their standard deviation"
+LEGEND = (
+    "±: 95 % interval over episodes; for several seeds, their standard deviation. Other batch norm: where a method was "
+    "published with the statistics of all queries together, those of the support or of training in their place, or the reverse"
+)
 
 
 @dataclass
@@ -65,7 +68,7 @@ class FigureWriter:
     def tabulate_few_shot(self, ledger: Mapping[Task, Entry], recipe: str | None, as_json: bool) -> None:
         """Print Novel-Novel beside few-shot methods, unless the answer is JSON."""
         recipes = [recipe] if recipe else list(RECIPES)
-        rows = list(few_shot_rows_of({name: scores(ledger, name) for name in recipes}))
+        rows = list(few_shot_table_rows(ledger, recipes))
         self.answer["few-shot"] = rows
         for shots, caption in ((1, None), (5, LEGEND)) if not as_json else ():
             of_shots = [row for row in rows if row["shots"] == shots]
@@ -139,15 +142,24 @@ def check_options(chosen: Sequence[str], datasets: Sequence[str], recipe: str | 
 
 
 def few_shot_table(rows: Sequence[Row], title: str, caption: str | None = None) -> Table:
-    """Return the rows of one K as a table for the terminal: a line for each method, a column for each source of numbers."""
+    """Return the rows of one K as a table for the terminal: a line for each method, a column for each source of numbers.
+
+    Ours stand in the column of a recipe with batch norm as in the published number, and in another one with other statistics.
+    """
     ours = [name for name in RECIPES if any(row["recipe"] == name for row in rows)]
+    chosen = any(row["recipe"] in ours and row["statistics"] for row in rows)
     table = Table("method", "kind", title=title, title_justify="left", caption=caption, caption_justify="left")
-    for name in (PUBLISHED, *ours):
-        table.add_column(name if name == PUBLISHED else f"ours by {name}", justify="right", overflow="fold")
+    headings = [PUBLISHED, *(f"ours by {name}" for name in ours)]
+    for heading in [*headings, *(f"by {name}, other batch norm" for name in ours if chosen)]:
+        table.add_column(heading, justify="right", overflow="fold")
     for method in dict.fromkeys(row["method"] for row in rows):
-        by_recipe = {row["recipe"]: row for row in rows if row["method"] == method}
-        texts = [number_text(by_recipe[name]) if name in by_recipe else "" for name in (PUBLISHED, *ours)]
-        table.add_row(escape(str(method)), str(by_recipe[PUBLISHED]["kind"]), *texts)
+        of_method = [row for row in rows if row["method"] == method]
+        quoted = next((row for row in of_method if row["recipe"] == PUBLISHED), None)
+        alike = quoted["statistics"] if quoted else published_statistics(Cell("", 0, UNPUBLISHED[str(method)]))
+        like = {row["recipe"]: number_text(row) for row in of_method if row["statistics"] in ("", alike)}
+        other = {row["recipe"]: number_text(row) for row in of_method if row["statistics"] not in ("", alike)}
+        texts = [like.get(name, "") for name in (PUBLISHED, *ours)] + [other.get(name, "") for name in ours if chosen]
+        table.add_row(escape(str(method)), str(of_method[0]["kind"]), *texts)
     return table
 
 

@@ -13,6 +13,7 @@ from protograph.cli.evaluate import dataset_of
 from protograph.cli.options import AsJson, Device, Plugins, Root, find_device, load_plugins
 from protograph.evaluation.confusions import collect, related_labels
 from protograph.evaluation.metrics import evaluation_spec
+from protograph.nn.model import GraphPrototypeNetwork
 from protograph.paper.page import results_document
 from protograph.report.document import Block, as_html
 from protograph.report.run_page import run_document
@@ -71,6 +72,9 @@ def page_of_run(
     dataset = dataset_of(run, root, progress)
     model = trained_model(run, dataset)
     spec = evaluation_spec(dataset, "test", run.config.recipe.ways, run.config.shots, run.config.recipe.test_queries)
-    answers = collect(model.to(chosen), dataset, spec, episodes, progress)
+    answers, related = None, tuple[str, ...]()
+    if isinstance(model, GraphPrototypeNetwork):
+        answers = collect(model.to(chosen), dataset, spec, episodes, progress)
+        related = tuple(related_labels(model))
     title = f"{run.config.variant}, {run.config.dataset}, {run.config.shots}-shot"
-    return title, run_document(run, measures, dataset, answers, list(related_labels(model)))
+    return title, run_document(run, measures, dataset, answers, list(related))

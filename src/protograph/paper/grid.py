@@ -7,7 +7,16 @@ from pathlib import Path
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.data import find_source
-from protograph.paper.published import PAPER_DATASETS, TITLES, VARIANT_OF, Cell, gfsl_rows, published
+from protograph.paper.published import (
+    FEW_SHOT_VARIANT_OF,
+    PAPER_DATASETS,
+    TITLES,
+    UNPUBLISHED,
+    VARIANT_OF,
+    Cell,
+    gfsl_rows,
+    published,
+)
 from protograph.training.recipes import default_recipe_name, find_recipe
 from protograph.training.run_folder import run_path
 from protograph.variants import find_variant
@@ -40,6 +49,7 @@ OTHER_TABLES = {
     "shots": "the figure of Joint-Joint against K",
     "relations": "other side information than the paper's",
     "baselines": "variants related to the paper's baselines",
+    "few-shot": "the few-shot methods of the paper's comparison",
 }
 
 
@@ -132,6 +142,9 @@ def table_cells(table: str, datasets: Sequence[str] = ()) -> list[Cell]:
         return [Cell(name, 1, STUDY_VARIANT, relations) for name in studied for relations in STUDY_RELATIONS[name]]
     if table == "baselines":
         return [Cell(name, 1, variant) for name in datasets or PAPER_DATASETS for variant in RELATED_BASELINES]
+    if table == "few-shot":
+        methods = (*FEW_SHOT_VARIANT_OF.values(), *UNPUBLISHED.values())
+        return [Cell(name, k, method) for k in SHOTS for name in datasets or PAPER_DATASETS for method in methods]
     of_table = {row.cell for row in gfsl_rows() if row.table == table}
     return [cell for cell in published() if cell in of_table]
 

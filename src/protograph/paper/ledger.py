@@ -9,7 +9,7 @@ results/trials.csv, what other settings brought on validation classes
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import UNFINISHED, parse_json, read_plain_file, unfinished, write_json
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import RECIPE_SETTINGS, renamed
-from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures
+from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures, stored_measures
 from protograph.paper.grid import Task
 from protograph.paper.published import Cell
 from protograph.paper.statistics import Score, Scores
@@ -46,6 +46,8 @@ class Entry:
         config: The configuration of the run.
         versions: The versions and the device that the run used, as text.
         learned: The temperatures and scales of the selected epoch by name; empty where they were not kept.
+        statistics: What batch norm used in evaluation, where that is a choice.
+        by_statistics: The measures with each of the statistics that batch norm may use; empty where that is no choice.
 
     """
 
@@ -57,6 +59,8 @@ class Entry:
     config: RunConfig
     versions: str
     learned: Mapping[str, float] = field(default_factory=dict)
+    statistics: str = ""
+    by_statistics: Mapping[str, Measures] = field(default_factory=dict)
 
 
 def table_path(results: Path) -> Path:
@@ -122,11 +126,11 @@ def _content(task: Task, run: Run, measured: Mapping[str, Any]) -> dict[str, Any
 
 
 def _stored(value: Any) -> Any:
-    """Return a value of measures.json without measures other than the six, which a ledger does not store."""
+    """Return a value of measures.json without measures other than the paper's, which a ledger does not store."""
     if not isinstance(value, dict):
         return value
-    if PAPER_MEASURES.keys() <= value.keys():
-        return {name: value[name] for name in PAPER_MEASURES}
+    if "novel_novel" in value:
+        return {name: value[name] for name in stored_measures(value.keys())}
     return {name: _stored(inner) for name, inner in value.items()}
 
 
@@ -169,16 +173,19 @@ def _entry_of(stored: Any, results: Path, path: Path) -> Entry:
         place = entry_path(results, task)
         measures, last = _measures(content["measures"]), content.get("last_epoch", content)
         last_measures = _measures(last["measures"])
+        others = {name: _measures(other["measures"]) for name, other in content.get("other_statistics", {}).items()}
         config = RunConfig.from_dict(content["configuration"])
         environment = content["environment"]
         versions = f"protograph {environment['protograph']}, torch {environment['torch']}, {environment['gpu'] or 'CPU'}"
         epochs = _epoch(content), _epoch(last)
         learned = {str(name): float(value) for name, value in content.get("learned", {}).items()}
+        statistics = str(content.get("statistics", ""))
+        by_statistics = {statistics: measures, **others} if others else {}
     except _DAMAGE as error:
         raise _damaged(path, error) from error
     if place != path:
         raise InputError(f"{path} holds the numbers of {task}: move it back to {place}, or remove it")
-    return Entry(task, measures, epochs[0], last_measures, epochs[1], config, versions, learned)
+    return Entry(task, measures, epochs[0], last_measures, epochs[1], config, versions, learned, statistics, by_statistics)
 
 
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)  # what reading a damaged file raises
@@ -200,7 +207,7 @@ def _with_todays_names(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measures(content: Mapping[str, Mapping[str, float]]) -> Measures:
-    measures = {name: Measure(**content[name]) for name in PAPER_MEASURES}
+    measures = {name: Measure(**content[name]) for name in stored_measures(content.keys())}
     if not all(math.isfinite(number) for measure in measures.values() for number in (measure.mean, measure.ci95)):
         raise ValueError("a measure is not a finite number")
     return measures
@@ -266,13 +273,32 @@ def read_gaps(results: Path) -> list[tuple[str, str]]:
     return [(heading, answer) for heading, answer, *_ in (section for section in sections if len(section) > 1)]
 
 
+def scores_by_statistics(ledger: Mapping[Task, Entry], recipe: str) -> dict[str, dict[Cell, Scores]]:
+    """Return `scores` by what batch norm used in evaluation, of the cells where that is a choice."""
+    names = sorted({name for entry in ledger.values() for name in entry.by_statistics})
+    return {
+        name: scores(
+            {
+                task: replace(entry, measures=entry.by_statistics[name])
+                for task, entry in ledger.items()
+                if name in entry.by_statistics
+            },
+            recipe,
+        )
+        for name in names
+    }
+
+
 def scores(ledger: Mapping[Task, Entry], recipe: str) -> dict[Cell, Scores]:
     """Return the scores of each cell by one recipe, over all seeds of the ledger."""
     by_cell: dict[Cell, list[Entry]] = {}
     for task, entry in sorted(ledger.items()):
         if task.recipe == recipe:
             by_cell.setdefault(task.cell, []).append(entry)
-    return {cell: {name: _score(seeds, name) for name in PAPER_MEASURES} for cell, seeds in by_cell.items()}
+    return {
+        cell: {name: _score(seeds, name) for name in PAPER_MEASURES if all(name in entry.measures for entry in seeds)}
+        for cell, seeds in by_cell.items()
+    }
 
 
 def _score(seeds: Sequence[Entry], name: str) -> Score:

@@ -22,6 +22,20 @@ VARIANT_OF = {
     "GcGPN-l2": "gcgpn-l2",
     "GcGPN-l2-aux": "gcgpn-l2-aux",
 }
+# The few-shot methods of the paper's comparison. The numbers that it quotes for MAML are those of its first-order form.
+FEW_SHOT_VARIANT_OF = {
+    "Matching Network": "matching-networks",
+    "PN": "prototypical-networks",
+    "MAML": "maml-first-order",
+    "Meta-LSTM": "meta-lstm",
+    "Meta-SGD": "meta-sgd",
+    "REPTILE": "reptile",
+    "VERSA": "versa",
+    "CAVIA": "cavia",
+    "Relation Net": "relation-network",
+    "Parameter prediction": "parameter-prediction",
+}
+UNPUBLISHED = {"MAML, second order": "maml"}  # beside them, measured here alone
 MODEL_OF = {variant: model for model, variant in VARIANT_OF.items()}
 TITLES = {
     "mIN": "miniImageNet",

@@ -8,7 +8,7 @@ from typing import Any
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.data import Dataset, find_root, find_source, open_dataset
-from protograph.evaluation.metrics import Measures
+from protograph.evaluation.metrics import PAPER_MEASURES, Measures
 from protograph.paper.grid import Task
 from protograph.paper.ledger import Entry, record_run
 from protograph.paper.published import published
@@ -194,8 +194,9 @@ def run_grid(grid: GridRun, ledger: dict[Task, Entry], run_each: RunEach, progre
 
 
 def key_measures(measures: Measures, paper: Measures | None) -> str:
-    """Return H-Mean and Joint-Joint as text, beside the paper's where it has them."""
+    """Return H-Mean and Joint-Joint, or without them Novel-Novel, as text, beside the paper's where it has them."""
     texts = []
-    for name, label in (("h_mean", "H-Mean"), ("joint_joint", "Joint-Joint")):
+    for name in ("h_mean", "joint_joint") if "h_mean" in measures else ("novel_novel",):
+        label = PAPER_MEASURES[name]
         texts.append(f"{label} {measures[name]}" + (f" (paper {paper[name]})" if paper else ""))
     return ", ".join(texts)

@@ -13,7 +13,7 @@ from protograph.variants import find_variant
 
 LEVEL = 0.05  # the share of intervals that miss the true value
 
-SpreadGroup = tuple[str, str, bool, str]  # dataset, objective, whether a second stage, measure
+SpreadGroup = tuple[str, str, bool, str]  # dataset, objective or few-shot method, whether a second stage, measure
 Draw = str | tuple[Cell, int]  # the source of randomness of a value: a shared first stage, or a seed of one cell
 
 
@@ -155,7 +155,8 @@ def student_quantile(freedom: float = math.inf, level: float = LEVEL) -> float:
 def spread_group(cell: Cell, measure: str) -> SpreadGroup:
     """Return the group of cells that are trained alike, over which the spread between seeds is pooled."""
     variant = find_variant(cell.variant)
-    return cell.dataset, variant.objective, variant.after is not None, measure
+    trained_alike = variant.method.name if variant.method else variant.objective
+    return cell.dataset, trained_alike, variant.after is not None, measure
 
 
 def pooled_spreads(known: Mapping[Cell, Scores]) -> dict[SpreadGroup, Spread]:

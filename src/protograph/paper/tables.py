@@ -2,13 +2,22 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from statistics import fmean, median
 
 from protograph.evaluation.metrics import PAPER_MEASURES, Measure
 from protograph.paper.claims import KEY_MEASURES, WITHOUT_RELATIONS
-from protograph.paper.grid import STUDY_DEFAULT, Task
-from protograph.paper.ledger import Entry
-from protograph.paper.published import PAPER_DATASETS, VARIANT_OF, Cell, few_shot_rows, published
+from protograph.paper.grid import SHOTS, STUDY_DEFAULT, Task
+from protograph.paper.ledger import Entry, scores, scores_by_statistics
+from protograph.paper.published import (
+    FEW_SHOT_VARIANT_OF,
+    PAPER_DATASETS,
+    UNPUBLISHED,
+    VARIANT_OF,
+    Cell,
+    few_shot_rows,
+    published,
+)
 from protograph.paper.statistics import Difference, Score, Scores, Spreads, best_spreads, cell_difference
 from protograph.paper.verdicts import Finding, Outcome, differences_text, paper_scores
 from protograph.variants import find_variant
@@ -29,7 +38,7 @@ def csv_tables(ledger: Mapping[Task, Entry], known: KnownScores, findings: Seque
         "gaps": list(gap_rows(known)),
         "claims": list(claim_rows(findings)),
         "comparisons": list(comparison_rows(findings)),
-        "few_shot": list(few_shot_rows_of(known)) if mini_imagenet else [],
+        "few_shot": list(few_shot_table_rows(ledger, list(known))) if mini_imagenet else [],
         "relations": list(relation_gain_rows(known)),
         "learned": list(learned_rows(ledger)),
         "last_epochs": list(last_epoch_rows(ledger)),
@@ -68,8 +77,8 @@ def summary_rows(known: KnownScores) -> Iterator[Row]:
     """Yield every measure of every cell: first as published, then by each recipe."""
     datasets = {cell.dataset for cells in known.values() for cell in cells}
     for recipe, cells in {PUBLISHED: paper_scores(), **known}.items():
-        for cell, scores in cells.items():
-            for name, score in scores.items() if cell.dataset in datasets else ():
+        for cell, of_cell in cells.items():
+            for name, score in of_cell.items() if cell.dataset in datasets else ():
                 yield {
                     **_cell_columns(cell),
                     "recipe": recipe,
@@ -169,23 +178,41 @@ def _difference_columns(gap: Difference) -> Row:
     return {"difference": f"{gap.mean:+.2f}", "half_interval": _points(gap.half()), "covers_seeds": gap.seeds}
 
 
-def few_shot_rows_of(known: KnownScores) -> Iterator[Row]:
-    """Yield Novel-Novel on miniImageNet of the few-shot methods that the paper quotes, and ours by every recipe."""
-    for row in few_shot_rows():
-        for shots, paper in row.novel_novel.items():
-            of_recipes = {PUBLISHED: Score((paper.mean,), paper.ci95)}
-            cell = Cell("mini-imagenet", shots, VARIANT_OF.get(row.model, ""))
-            of_recipes |= {recipe: cells[cell]["novel_novel"] for recipe, cells in known.items() if cell in cells}
-            for recipe, score in of_recipes.items():
-                columns = {"method": row.model, "kind": row.kind, "shots": shots, "recipe": recipe}
-                yield {**columns, **_score_columns("novel_novel", score)}
+def few_shot_table_rows(ledger: Mapping[Task, Entry], recipes: Sequence[str]) -> Iterator[Row]:
+    """Yield Novel-Novel on miniImageNet of the few-shot methods that the paper quotes, and ours by every recipe.
+
+    Where batch norm may use different statistics in evaluation, there is a row for each of them.
+    """
+    measured = {recipe: (scores(ledger, recipe), scores_by_statistics(ledger, recipe)) for recipe in recipes}
+    variants = {**VARIANT_OF, **FEW_SHOT_VARIANT_OF, **UNPUBLISHED}
+    quoted = {row.model: row for row in few_shot_rows()}
+    kinds = {**{name: row.kind for name, row in quoted.items()}, **dict.fromkeys(UNPUBLISHED, "FSL")}
+    for (model, kind), shots in product(kinds.items(), SHOTS):
+        cell = Cell("mini-imagenet", shots, variants.get(model, ""))
+        columns: Row = {"method": model, "kind": kind, "shots": shots}
+        if model in quoted:
+            paper = quoted[model].novel_novel[shots]
+            statistics = published_statistics(cell)
+            of_paper = Score((paper.mean,), paper.ci95)
+            yield {**columns, "recipe": PUBLISHED, "statistics": statistics, **_score_columns("novel_novel", of_paper)}
+        for recipe, (usual, by_statistics) in measured.items():
+            choices = {name: cells[cell] for name, cells in by_statistics.items() if cell in cells}
+            for name, cell_scores in (choices or ({"": usual[cell]} if cell in usual else {})).items():
+                score = cell_scores["novel_novel"]
+                yield {**columns, "recipe": recipe, "statistics": name, **_score_columns("novel_novel", score)}
+
+
+def published_statistics(cell: Cell) -> str:
+    """Return what batch norm used in the published number of a few-shot method, where the method leaves a choice."""
+    method = find_variant(cell.variant).method
+    return method.published_statistics if method else ""
 
 
 def relation_gain_rows(known: KnownScores) -> Iterator[Row]:
     """Yield what other relations bring over a dataset's default ones, and over none."""
     spreads: Spreads = best_spreads(known.values())
-    for recipe, scores in known.items():
-        for cell in (cell for cell in scores if cell.relations):
+    for recipe, cells in known.items():
+        for cell in (cell for cell in cells if cell.relations):
             default = replace(cell, relations=())
             references = {
                 STUDY_DEFAULT[cell.dataset]: default,
@@ -193,7 +220,7 @@ def relation_gain_rows(known: KnownScores) -> Iterator[Row]:
             }
             for title, reference in references.items():
                 for name in KEY_MEASURES:
-                    if gain := cell_difference(scores, spreads, cell, reference, name):
+                    if gain := cell_difference(cells, spreads, cell, reference, name):
                         columns = {**_cell_columns(cell), "recipe": recipe, "compared_with": title}
                         yield {**columns, "measure": PAPER_MEASURES[name], **_difference_columns(gain)}
 
@@ -210,6 +237,8 @@ def last_epoch_rows(ledger: Mapping[Task, Entry]) -> Iterator[Row]:
     for task, entry in sorted(ledger.items()):
         if find_variant(task.cell.variant).objective != "none":
             for epoch, number, measures in (("selected", entry.epoch, entry.measures), ("last", entry.last_epoch, entry.last)):
+                if not measures.keys() >= set(JUDGED):  # it classifies among novel classes alone
+                    continue
                 judged = {name: f"{measures[name].mean:.2f}" for name in JUDGED}
                 intervals = {f"{name}_ci95": f"{measures[name].ci95:.2f}" for name in JUDGED}
                 yield {**_task_columns(task), "kind": epoch, "epoch": number, **judged, **intervals}

@@ -14,7 +14,7 @@ from typing import Any
 from protograph._internal.errors import InputError
 from protograph._internal.files import read_text_file, write_atomically
 from protograph._internal.old_names import RECIPE_SETTINGS
-from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures
+from protograph.evaluation.metrics import PAPER_MEASURES, Measure, Measures, stored_measures
 from protograph.relations import relation_label
 from protograph.training.recipes import default_backbone, resolve_recipe
 from protograph.training.run_config import RunConfig
@@ -65,7 +65,8 @@ def trial_of(run: Run) -> tuple[Trial, Measures]:
     if not history:
         raise InputError(f"{run.folder} has no finished epoch yet: let it train, or leave it out")
     try:
-        epoch, measures = history[-1]["epoch"], {name: Measure(**history[-1]["validation"][name]) for name in PAPER_MEASURES}
+        epoch, validation = history[-1]["epoch"], history[-1]["validation"]
+        measures = {name: Measure(**validation[name]) for name in stored_measures(validation.keys())}
     except (KeyError, TypeError) as error:
         raise InputError(f"{run.folder / 'epochs.jsonl'} is damaged ({error!r}): train again into another folder") from error
     data = config.fingerprint if config.dataset in USER_DATASETS else ""

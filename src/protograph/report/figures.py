@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from protograph._internal.files import write_atomically
 from protograph.data import Dataset, ImageStore
 from protograph.episodes import Episodes, sample
-from protograph.evaluation.metrics import EVALUATION_SEED, evaluation_spec, extract
-from protograph.nn.model import GraphPrototypeNetwork
+from protograph.evaluation.metrics import EVALUATION_SEED, PAPER_MEASURES, evaluation_spec, extract
+from protograph.nn.model import EpisodeModel, GraphPrototypeNetwork
 from protograph.nn.operators import Context, Operator
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
@@ -63,12 +63,14 @@ def _draw_loss(axes: Axes, histories: Histories) -> None:
 
 
 def _draw_validation(axes: Axes, histories: Histories) -> None:
+    joint = all("h_mean" in epoch["validation"] for history in histories.values() for epoch in history)
+    measure = "h_mean" if joint else "novel_novel"  # some models classify among novel classes alone
     for (name, history), colour in zip(histories.items(), COLOURS * len(histories), strict=False):
         epochs = [epoch["epoch"] for epoch in history]
-        means, spread = (np.array([epoch["validation"]["h_mean"][key] for epoch in history]) for key in ("mean", "ci95"))
+        means, spread = (np.array([epoch["validation"][measure][key] for epoch in history]) for key in ("mean", "ci95"))
         axes.plot(epochs, means, color=colour, marker="o", markersize=3, label=name)
         axes.fill_between(epochs, means - spread, means + spread, color=colour, alpha=0.2, linewidth=0)
-    _finish_curve(axes, "validation H-Mean [%]")
+    _finish_curve(axes, f"validation {PAPER_MEASURES[measure]} [%]")
     axes.legend(frameon=False)
 
 
@@ -260,9 +262,11 @@ def _name_some(axes: Axes, names: Sequence[str], seen: int) -> None:
         axes.annotate(names[row], (-0.5, row), (-8, height), textcoords=("offset points", "data"), **looks)
 
 
-def draw_run(model: GraphPrototypeNetwork, dataset: Dataset, run: Run) -> None:
+def draw_run(model: EpisodeModel, dataset: Dataset, run: Run) -> None:
     """Draw all figures of a finished run into its folder."""
     draw_curves({run.config.variant: run.history}, run.folder / "curves.png")
+    if not isinstance(model, GraphPrototypeNetwork):  # a few-shot method has no operators and no joint prototypes to show
+        return
     draw_operator(model, dataset, run.config, run.folder / "operator.png")
     if isinstance(dataset.store, ImageStore):
         draw_episode(model, dataset, run.config, run.folder / "episode.png")  # last: where it exists, all do

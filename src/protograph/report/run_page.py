@@ -16,14 +16,16 @@ from protograph.training.run_folder import Run
 CONFUSED, RELATED, NEIGHBOURS = 15, 12, 4  # rows of the tables, and related classes in a row
 
 
-def run_document(run: Run, measured: Mapping[str, Any], dataset: Dataset, answers: Answers, related: list[str]) -> list[Block]:
+def run_document(
+    run: Run, measured: Mapping[str, Any], dataset: Dataset, answers: Answers | None, related: list[str]
+) -> list[Block]:
     """Return the blocks of the page on a run.
 
     Args:
         run: The run.
         measured: The contents of its measures.json.
         dataset: The dataset it was trained on.
-        answers: The answers of its model in test episodes.
+        answers: The answers of its model in test episodes; None of a few-shot method.
         related: The labels of the operators that relate a class to others; empty if the variant has none.
     """
     config = run.config
@@ -38,16 +40,22 @@ def run_document(run: Run, measured: Mapping[str, Any], dataset: Dataset, answer
         measures_table(measured),
         Heading(2, "Learning"),
         *_curves(run),
+        *([] if answers is None else _answers(answers, dataset, related)),
+        Heading(2, "Configuration"),
+        _configuration(config, measured),
+    ]
+    return blocks
+
+
+def _answers(answers: Answers, dataset: Dataset, related: list[str]) -> list[Block]:
+    return [
         Heading(2, "Seen and novel"),
         *_sides(answers),
         Heading(2, "Most confused"),
         _confused(answers, dataset),
         Heading(2, "Relations behind the answers"),
         *(_relations(answers, dataset, related) if related else [Paragraph("This variant relates no class to another.")]),
-        Heading(2, "Configuration"),
-        _configuration(config, measured),
     ]
-    return blocks
 
 
 def measures_table(measured: Mapping[str, Any]) -> Table:
@@ -57,9 +65,11 @@ def measures_table(measured: Mapping[str, Any]) -> Table:
         rows[f"the same with bias {balanced['bias']:+.2f} on novel classes"] = balanced["measures"]
     if last := measured.get("last_epoch"):
         rows[f"last epoch ({last['epoch']})"] = last["measures"]
-    titles = measure_titles(rows.values())
+    for statistics, other in measured.get("other_statistics", {}).items():
+        rows[f"best epoch, batch norm by {statistics}"] = other["measures"]
+    titles = measure_titles([measured["measures"]])
     texts = [
-        (name, *(f"{measures[key]['mean']:.2f} ± {measures[key]['ci95']:.2f}" for key in titles))
+        (name, *(f"{of['mean']:.2f} ± {of['ci95']:.2f}" if (of := measures.get(key)) else "" for key in titles))
         for name, measures in rows.items()
     ]
     return Table.of(("", *titles.values()), texts)
@@ -69,7 +79,8 @@ def _curves(run: Run) -> list[Block]:
     history = run.history
     if not history:
         return [Paragraph("Nothing was trained.")]
-    captions = "Training loss by epoch.", "H-Mean in validation episodes by epoch, with its 95 % interval."
+    measure = "H-Mean" if "h_mean" in history[-1]["validation"] else "Novel-Novel"
+    captions = "Training loss by epoch.", f"{measure} in validation episodes by epoch, with its 95 % interval."
     figures = curves({run.config.variant: history})
     return [Figure(drawn(figure, "svg"), "svg+xml", text) for figure, text in zip(figures, captions, strict=True)]
 

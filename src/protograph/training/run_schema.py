@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from protograph.evaluation.metrics import PAPER_MEASURES
+from protograph.evaluation.metrics import stored_measures
 
 Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e300)]
@@ -35,7 +35,7 @@ class EpochValues(Struct):
     learned: dict[str, float] = {}
 
     def __post_init__(self) -> None:
-        if missing := PAPER_MEASURES.keys() - self.validation.keys():
+        if missing := set(stored_measures(self.validation.keys())) - self.validation.keys():
             raise ValueError(f"the measure '{min(missing)}' is missing")
 
 
@@ -53,6 +53,12 @@ class BalancedValues(Struct):
     measures: MeasuresValues
 
 
+class OtherStatisticsValues(Struct):
+    """The measures with other statistics of batch norm."""
+
+    measures: MeasuresValues
+
+
 class FinalValues(Struct):
     """The contents of measures.json."""
 
@@ -60,6 +66,8 @@ class FinalValues(Struct):
     measures: MeasuresValues
     balanced: BalancedValues | None = None
     last_epoch: LastEpochValues | None = None
+    statistics: str = ""
+    other_statistics: dict[str, OtherStatisticsValues] = {}
 
 
 class ProgressValues(Struct):
