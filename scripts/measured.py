@@ -11,13 +11,17 @@ from pathlib import Path
 from statistics import fmean
 from textwrap import fill
 
+from protograph.cli.figures import number_text
 from protograph.data import open_dataset
 from protograph.evaluation.metrics import PAPER_MEASURES
+from protograph.nn.few_shot import FEW_SHOT_METHODS
 from protograph.paper.ledger import read_ledger, scores
-from protograph.paper.published import VARIANT_OF, Cell, published
+from protograph.paper.published import FEW_SHOT_VARIANT_OF, UNPUBLISHED, VARIANT_OF, Cell, published
 from protograph.paper.statistics import Scores
 from protograph.paper.summary import DATASET_TITLES, known_scores
-from protograph.paper.tables import ALLOWANCE, shortfalls
+from protograph.paper.tables import ALLOWANCE, PUBLISHED, few_shot_table_rows, shortfalls
+from protograph.training.recipes import RECIPES
+from protograph.variants import find_variant
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 128  # of a line of text
@@ -186,6 +190,36 @@ def _rows(section: str) -> list[list[str]]:
     return rows[2:]
 
 
+def few_shot_methods() -> str:
+    """Return the few-shot methods with what each does, and whether it classifies seen classes too."""
+    rows = [
+        [f"`{method.name}`", method.summary, "yes" if method.joint else "no", method.published_statistics]
+        for method in FEW_SHOT_METHODS
+    ]
+    return table(["variant", "what it is", "joint label space", "published with batch norm by"], rows)
+
+
+def few_shot() -> str:
+    """Return the published numbers of few-shot methods beside the ledger's, for 1 and 5 shots."""
+    ledger = read_ledger(ROOT / "results")
+    recipes = [name for name in RECIPES if scores(ledger, name)]
+    rows = list(few_shot_table_rows(ledger, recipes))
+    variants = {**FEW_SHOT_VARIANT_OF, **UNPUBLISHED}
+    lines = []
+    for method, variant in variants.items():
+        line = [f"{method} (`{variant}`)"]
+        for shots in (1, 5):
+            of_method = [row for row in rows if row["method"] == method and row["shots"] == shots]
+            used = find_variant(variant).method.published_statistics  # type: ignore[union-attr]
+            alike = [row for row in of_method if row["recipe"] != PUBLISHED and row["statistics"] in ("", used)]
+            other = [row for row in of_method if row["recipe"] != PUBLISHED and row not in alike]
+            quoted = [row for row in of_method if row["recipe"] == PUBLISHED]
+            line += [", ".join(map(number_text, cell)) for cell in (quoted, alike, other)]
+        lines.append(line)
+    head = [f"{shots}-shot, {kind}" for shots in (1, 5) for kind in ("published", "measured", "other batch norm")]
+    return table(["method", *head], lines)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "demo": demo,
     "letters_time": letters_time,
@@ -193,4 +227,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "relations": relations,
     "encoders": encoders,
     "speed": speed,
+    "few_shot_methods": few_shot_methods,
+    "few_shot": few_shot,
 }
