@@ -34,7 +34,21 @@ from protograph.encoders.embedding import Embedding, ShardSettings, Share, embed
 from report import Section
 
 CPU = torch.device("cpu")
+PHOTOGRAPHS = 500  # different ones
 KILLED_WITH = "conv4"  # a small network: more of the time is spent on files, where a kill could do harm
+
+
+def make_images(root: Path, count: int) -> None:
+    """Make photographs in four folders: each of some many times, with a comment of its own, so that no two files are equal."""
+    originals = root.with_name("originals")
+    originals.mkdir(parents=True)
+    contents = [path.read_bytes() for path in write_photographs(originals, min(count, PHOTOGRAPHS))]
+    for number in range(count):
+        path = root / str(4 * number // count) / f"{number:05d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        comment = f"{number:012d}".encode()
+        original = contents[number % len(contents)]
+        path.write_bytes(original[:2] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2) + comment + original[2:])
 
 
 def bare_loop(encoder: ImageEncoder, files: Sequence[Path]) -> None:
@@ -140,9 +154,7 @@ def main() -> None:
         scratch = Path(folder)
         root = arguments.images or scratch / "images"
         if not root.exists():
-            for quarter in range(4):
-                (root / str(quarter)).mkdir(parents=True)
-                write_photographs(root / str(quarter), arguments.most // 4)
+            make_images(root, arguments.most)
         print(measure(root, arguments.encoder or ["efficientnet-lite0", "conv4"], scratch).markdown())
         if arguments.kills:
             print(kill(root, arguments.kills, scratch, arguments.seed))

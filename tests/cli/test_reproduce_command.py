@@ -240,7 +240,7 @@ def test_a_damaged_file_of_the_ledger_is_named_before_anything_runs(faked: Path)
         (["--variant=gcgpn-axu"], ["'gcgpn-axu'", "gcgpn-aux"]),
         (["--recipe=papr"], ["'papr'", "paper"]),
         (["--table=CAB"], ["'CAB'", "CUB"]),
-        (["--engine=spark"], ["'spark'", "ray"]),
+        (["--engine=rai"], ["'rai'", "ray"]),
         (["--device=toaster"], ["'toaster'"]),
         (["--seeds=0"], ["at least 1"]),
     ],
@@ -398,102 +398,6 @@ def test_the_real_command_ends_with_the_one_that_began_it(tmp_path: Path) -> Non
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(50) == 130
-
-
-class FakeRay(types.ModuleType):
-    """As much of Ray as the engine uses: runs at once, here."""
-
-    def __init__(self, gpus: float = 1.0) -> None:
-        super().__init__("ray")
-        self.gpus = gpus
-        self.asked: list[tuple[str, float]] = []
-        self.ended = False
-
-    def init(self, **_: Any) -> None: ...
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": 8.0, "GPU": self.gpus}
-
-    def shutdown(self) -> None:
-        self.ended = True
-
-    def cancel(self, reference: Any, force: bool) -> None: ...
-
-    def remote(self, num_gpus: float, max_retries: int) -> Any:
-        ray = self
-
-        class Remote:
-            def __init__(self, function: Any, name: str = "") -> None:
-                self.function, self.name = function, name
-
-            def options(self, name: str) -> "Remote":
-                return Remote(self.function, name)
-
-            def remote(self, words: list[str]) -> Any:
-                ray.asked.append((self.name, num_gpus))
-                future: Future[Ended] = Future()
-                try:
-                    future.set_result(self.function(words))
-                except Exception as error:
-                    future.set_exception(error)
-                return types.SimpleNamespace(future=lambda: future)
-
-        return Remote
-
-
-@pytest.mark.slow
-def test_the_same_grid_on_ray_leaves_the_same_files(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reproduce(*SMALL, "--shots=1", "--results=whole/results", "--runs=whole/runs").exit_code == 0
-    ray = FakeRay()
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    result = reproduce(*SMALL, "--shots=1", "--engine=ray", "--jobs=4")
-    assert result.exit_code == 0, result.stderr
-    assert contents(Path("results")) == contents(Path("whole/results"))
-    assert [share for _, share in ray.asked] == [0.25] * 5
-    assert ray.ended
-
-
-def test_a_cluster_without_gpus_is_not_asked_for_one(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = FakeRay(gpus=0.0)
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    assert reproduce("--dataset=letters", "--shots=1", "--variant=gcgpn", "--engine=ray").exit_code == 0
-    assert [share for _, share in ray.asked] == [0]
-
-
-@pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_ray_itself_runs_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the stand-ins: real runs as tasks of a cluster on this machine, the second stage after the first."""
-    pytest.importorskip("ray", reason="needs Ray")
-    monkeypatch.chdir(tmp_path)
-    short = ["--set=epochs=1", "--set=steps=2", "--set=validation_episodes=2"]
-    cells = ["--dataset=letters", "--shots=1", "--variant=dfslwof-att", "--device=cpu", *short]
-    result = reproduce(*cells, "--engine=ray", "--results=cluster/results", "--runs=cluster/runs")
-    assert result.exit_code == 0, result.stderr
-    assert reproduce(*cells).exit_code == 0
-    assert (
-        contents(Path("cluster/results")).keys()
-        == contents(Path("results")).keys()
-        == {"letters/1-shot/dfslwof-att/demo-0.json"}
-    )
-    ours, theirs = (each["measures"] for folder in ("results", "cluster/results") for each in contents(Path(folder)).values())
-    assert theirs["joint_joint"]["mean"] == pytest.approx(ours["joint_joint"]["mean"], abs=0.5)  # Ray sets the threads
-
-
-@pytest.mark.slow
-def test_a_run_that_the_cluster_loses_is_a_failure_of_its_own(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", FakeRay())
-    run = jobs.run_command
-
-    def lost(words: list[str]) -> Ended:
-        if "--variant=pn+" in words:
-            raise ConnectionError("a machine went away")
-        return run(words)
-
-    monkeypatch.setattr("protograph.cli.cluster.run_command", lost)
-    result = reproduce(*SMALL, "--shots=1", "--engine=ray", "--device=cpu")
-    assert result.exit_code == 2
-    assert "pn+ demo-0: ConnectionError: a machine went away" in result.stderr
-    assert len(contents(Path("results"))) == 3
 
 
 def test_without_ray_it_is_said_what_to_install(faked: Path, monkeypatch: pytest.MonkeyPatch) -> None:

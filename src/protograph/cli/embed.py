@@ -9,12 +9,13 @@ from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.wording import counted
 from protograph.cli.classifier import tell
 from protograph.cli.display import ShownProgress, reported
-from protograph.cli.options import AsJson, Device, Plugins, SkipBad, find_device, load_plugins
+from protograph.cli.options import RETRIES, AsJson, Device, Plugins, Retries, SkipBad, find_device, load_plugins
 from protograph.data.feature_shards import ShardKind
 from protograph.data.image_list import list_images
 from protograph.encoders import BACKBONE_NAMES, open_encoder, strongest_backbone
 from protograph.encoders.embedding import IMAGES_PER_SHARD, Embedding, EmbedResult, ShardSettings, Share, embed
 
+ENGINES = ("local", "ray")
 PROBLEMS_NAMED = 20  # images that cannot be read, one line each; the shards name all
 
 
@@ -56,6 +57,11 @@ def embed_command(
     unlabelled: Annotated[
         bool, typer.Option("--unlabelled", help="Take the images of a folder at any depth, without classes, for `predict`.")
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(help="Where to run: local, or ray for the cluster of RAY_ADDRESS, whose machines share folders."),
+    ] = "local",
+    retries: Retries = RETRIES,
     plugin: Plugins = None,
     skip_bad: SkipBad = False,
     device: Device = "auto",
@@ -74,6 +80,7 @@ def embed_command(
     """
     if kind not in get_args(ShardKind):
         raise unknown_name("format", kind, get_args(ShardKind))
+    check_engine(engine, retries)
     share = parse_share(shard)
     load_plugins(plugin)
     progress = ShownProgress(quiet=as_json)
@@ -82,10 +89,25 @@ def embed_command(
     listed = list_images(images, not unlabelled, skip_bad, progress)
     settings = ShardSettings(images_per_shard, kind)  # type: ignore[arg-type]
     embedding = Embedding.opened(listed, encoder, name, out, settings, skip_bad)
-    result = embed(embedding, share, progress)
+    make_shards = None
+    if engine == "ray":
+        from protograph.cli.ray_embedding import ShardOrder, ray_shards
+
+        paths = [path.resolve() for path in plugin or ()]
+        order = ShardOrder(listed.resolved(), name, size, device, paths, out.resolve(), settings, skip_bad)
+        make_shards = ray_shards(order, retries)
+    result = embed(embedding, share, progress, make_shards)
     for problem in list(result.problems.values())[:PROBLEMS_NAMED]:
         progress.say(f"left out: {problem}")
     tell(embed_summary(result, out), embed_line(result, out), as_json)
+
+
+def check_engine(engine: str, retries: int) -> None:
+    """Raise an `InputError` unless the engine is known and makes use of the options."""
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    if engine == "local" and retries != RETRIES:
+        raise InputError(f"--retries {retries} would be ignored with --engine local: leave it out")
 
 
 def parse_share(text: str) -> Share:

@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import typer
 
@@ -39,11 +40,31 @@ class Ended:
     Attributes:
         answer: What it printed.
         failure: Why it failed, or None.
+        killed: Whether a signal ended it, so that another attempt may succeed.
 
     """
 
     answer: str
     failure: str | None = None
+    killed: bool = False
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What each run gets, and how often it is tried.
+
+    Attributes:
+        threads: The threads of PyTorch, and so the CPUs that a run on a CPU reserves.
+        runs_per_gpu: How many runs share a GPU.
+        device: The device, as `train` takes it.
+        retries: How often a run whose worker died is begun again; it continues from its last checkpoint.
+
+    """
+
+    threads: int
+    runs_per_gpu: int = 1
+    device: str = "auto"
+    retries: int = 3
 
 
 class Engine(Protocol):
@@ -68,11 +89,11 @@ class Engine(Protocol):
 class Processes:
     """The engine of this machine. It passes on what the runs report, with their name in front."""
 
-    def __init__(self, jobs: int, progress: Progress) -> None:
+    def __init__(self, jobs: int, progress: Progress, thread_count: int | None = None) -> None:
         if jobs < 1:
             raise InputError(f"jobs must be at least 1, not {jobs}")
         self.slots: int | None = jobs
-        self._progress = progress
+        self._progress, self._thread_count = progress, thread_count
         self._threads = ThreadPoolExecutor(jobs)
         self._running: list[subprocess.Popen[str]] = []
         self._stopped = False
@@ -80,7 +101,7 @@ class Processes:
     def submit(self, name: str, words: Sequence[str]) -> "Future[Ended]":
         """Start a run in its own process."""
         return self._threads.submit(
-            run_command, words, lambda line: self._progress.say(f"{name}: {line}"), lambda process: self._started(process)
+            run_command, words, lambda line: self._progress.say(f"{name}: {line}"), self._started, self._thread_count
         )
 
     def stop(self) -> None:
@@ -96,10 +117,79 @@ class Processes:
             process.terminate()
 
 
+Run = TypeVar("Run")  # of a queue
+
+
+class Queued(ABC, Generic[Run]):
+    """An engine with a queue of its own, which is asked every now and then what its runs report and which have ended.
+
+    Args:
+        progress: Shows what the runs report, with their name in front.
+        seconds: How long to wait between two questions.
+
+    """
+
+    slots: int | None = None
+
+    def __init__(self, progress: Progress, seconds: float) -> None:
+        self._progress, self._seconds = progress, seconds
+        self._waiting: dict[Run, tuple[str, Future[Ended]]] = {}
+        self._changing = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def submit(self, name: str, words: Sequence[str]) -> "Future[Ended]":
+        """Queue a run."""
+        future: Future[Ended] = Future()
+        run = self._begin(name, list(words))
+        with self._changing:
+            self._waiting[run] = name, future
+        return future
+
+    def stop(self) -> None:
+        """End all runs."""
+        self._stopped.set()
+        self._thread.join()
+        self._end([*self._waiting])
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._seconds):
+            with self._changing:
+                waiting = dict(self._waiting)
+            try:
+                ended = self._ended([*waiting])
+                for name, line in self._reports({run: name for run, (name, _) in waiting.items()}):
+                    self._progress.say(f"{name}: {line}")
+            except Exception as error:  # the queue itself is lost: all runs are
+                ended = {run: Ended("", f"{type(error).__name__}: {error}") for run in waiting}
+            for run, end in ended.items():
+                with self._changing:
+                    del self._waiting[run]
+                waiting[run][1].set_result(end)
+
+    @abstractmethod
+    def _begin(self, name: str, words: list[str]) -> Run:
+        """Queue a run and return what the queue calls it."""
+
+    @abstractmethod
+    def _ended(self, runs: Sequence[Run]) -> Mapping[Run, Ended]:
+        """Return how those of some runs ended that have."""
+
+    @abstractmethod
+    def _reports(self, names: Mapping[Run, str]) -> Iterable[tuple[str, str]]:
+        """Return names and lines that runs have reported since the last question."""
+
+    @abstractmethod
+    def _end(self, runs: Sequence[Run]) -> None:
+        """End these runs, and let go of the queue."""
+
+
 def run_command(
     words: Sequence[str],
     say: Callable[[str], None] = print,
     started: Callable[["subprocess.Popen[str]"], None] = lambda process: None,
+    thread_count: int | None = None,
 ) -> Ended:
     """Run the command with these arguments.
 
@@ -109,10 +199,13 @@ def run_command(
         words: The arguments.
         say: Called with every line that the command reports.
         started: Called with the process.
+        thread_count: The threads of PyTorch; by default as many as this process would have.
 
     """
     pipe = subprocess.PIPE
     variables = {**os.environ, WATCH: "1", JOB: "1"}
+    if thread_count is not None:
+        variables["OMP_NUM_THREADS"] = str(thread_count)
     last = ""
     with subprocess.Popen(
         [*COMMAND, *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8", env=variables
@@ -128,7 +221,7 @@ def run_command(
             say(line.rstrip())
         reader.join()
     if process.returncode < 0:
-        return Ended("", f"it was killed by signal {-process.returncode}")
+        return Ended("", f"it was killed by signal {-process.returncode}", killed=True)
     failure = last.removeprefix("error: ") or f"exit code {process.returncode}"
     return Ended(printed[0], failure if process.returncode else None)
 

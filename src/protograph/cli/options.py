@@ -31,6 +31,11 @@ Precision = Annotated[
     typer.Option(help="Of the backbone: auto, float32 or bfloat16; auto takes bfloat16 on GPUs that have it."),
 ]
 RECIPE_SETTINGS_HELP = "The settings: " + ", ".join(SETTINGS) + "."
+RETRIES = 3
+Retries = Annotated[
+    int,
+    typer.Option(help="With another engine than local, how often the work of a worker that died is begun again.", min=0),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 Plugins = Annotated[
     list[Path] | None,
@@ -79,11 +84,11 @@ def find_precision(name: str, device: torch.device) -> str:
     return best_precision(device) if name == "auto" else name
 
 
-def parse_changes(given: list[str] | None) -> dict[str, str]:
-    """What --set says, by the name of the setting."""
+def parse_changes(given: list[str] | None, option: str = "--set") -> dict[str, str]:
+    """What --set, or another option of names and values, says by the name."""
     for change in given or ():
         if "=" not in change:
-            raise InputError(f"--set takes NAME=VALUE, not '{change}'")
+            raise InputError(f"{option} takes NAME=VALUE, not '{change}'")
     return {name: value for name, _, value in (change.partition("=") for change in given or ())}
 
 

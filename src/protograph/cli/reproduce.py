@@ -1,15 +1,18 @@
 """protograph reproduce"""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.table import Table
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.cli.display import ShownProgress, reported, show
-from protograph.cli.jobs import Engine, Processes, run_each
-from protograph.cli.options import RECIPE_SETTINGS_HELP, AsJson, Device, Root, find_device, parse_changes
+from protograph.cli.jobs import Engine, Processes, Resources, run_each
+from protograph.cli.options import RECIPE_SETTINGS_HELP, RETRIES, AsJson, Device, Retries, Root, find_device, parse_changes
 from protograph.paper.grid import OTHER_TABLES, Selection, plan_tasks
 from protograph.paper.ledger import entry_path, lock_ledger, read_ledger, table_path
 from protograph.paper.published import TITLES
@@ -18,7 +21,7 @@ from protograph.paper.summary import write_summary
 from protograph.paper.verdicts import check_conclusions
 from protograph.training.recipes import RECIPES
 
-ENGINES = ("local", "ray")
+ENGINES = ("local", "ray", "slurm")
 
 Datasets = Annotated[
     list[str] | None,
@@ -74,7 +77,24 @@ Changes = Annotated[
 ]
 EngineName = Annotated[
     str,
-    typer.Option("--engine", help="Where to run: local, or ray for the cluster of RAY_ADDRESS, whose machines share folders."),
+    typer.Option("--engine", help="Where to run: local, ray for the cluster of RAY_ADDRESS, or slurm; machines share folders."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="Threads of PyTorch in each run, on which the last digits of numbers depend. (default: as many as a run has here)",
+        min=1,
+        show_default=False,
+    ),
+]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm",
+        metavar="NAME=VALUE",
+        help="With --engine slurm, an option of sbatch, such as --slurm partition=gpu or --slurm time=600; repeatable.",
+        show_default=False,
+    ),
 ]
 Listing = Annotated[bool, typer.Option("--list", help="Only list what is done and what is missing.")]
 TableOnly = Annotated[bool, typer.Option("--table-only", help="Only write RESULTS.md and the CSV files from the ledger.")]
@@ -94,6 +114,9 @@ def reproduce_command(
     runs: RunsFolder = Path("runs"),
     change: Changes = None,
     engine: EngineName = "local",
+    threads: Threads = None,
+    retries: Retries = RETRIES,
+    slurm: SlurmOptions = None,
     device: Device = "auto",
     listing: Listing = False,
     table_only: TableOnly = False,
@@ -116,7 +139,7 @@ def reproduce_command(
         ignored = {
             "dataset": dataset, "shots": shots, "variant": variant, "table": table, "recipe": recipe, "seeds": seeds,
             "root": root, "set": change, "list": listing, "jobs": jobs > 1, "engine": engine != "local",
-            "device": device != "auto",
+            "device": device != "auto", "threads": threads, "slurm": slurm, "retries": retries != RETRIES,
         }  # fmt: skip
         for name, value in ignored.items():
             if value:
@@ -124,21 +147,37 @@ def reproduce_command(
         path = write_summary(results, read_ledger(results))
         return show({"table": str(path)}, None, as_json) if as_json else print(path)
     selection = Selection(dataset or (), shots or (), variant or (), table or ())
+    if engine == "local" and retries != RETRIES:
+        raise InputError(f"--retries {retries} would be ignored with --engine local: leave it out")
+    if engine != "slurm" and slurm:
+        raise InputError(f"--slurm {slurm[0]} would be ignored without --engine slurm: leave it out")
+    if engine == "slurm" and jobs > 1:
+        raise InputError(f"--jobs {jobs} would be ignored with --engine slurm: leave it out")
     if engine == "local" and not listing:  # once, so that no run falls back to the CPU if the GPU fails in between
         device = str(find_device(device))
     grid = GridRun(plan_tasks(selection, recipe, seeds), results, runs, parse_changes(change), root, device)
     if listing:
         return show_list(grid, as_json)
-    return train_grid(grid, engine, jobs, as_json)
+    return train_grid(grid, EngineOptions(engine, jobs, threads, retries, parse_changes(slurm, "--slurm")), as_json)
 
 
-def train_grid(grid: GridRun, engine: str, jobs: int, as_json: bool) -> None:
+@dataclass(frozen=True)
+class EngineOptions:
+    """What the user says of the engine: its name, runs at the same time, threads and retries of each, options of sbatch."""
+
+    name: str
+    jobs: int = 1
+    threads: int | None = None
+    retries: int = RETRIES
+    slurm: Mapping[str, str] = field(default_factory=dict)
+
+
+def train_grid(grid: GridRun, options: EngineOptions, as_json: bool) -> None:
     """Train what is missing and show what the ledger says of the paper's conclusions.
 
     Args:
         grid: The tasks and their options.
-        engine: The name of the engine.
-        jobs: The number of runs at the same time.
+        options: What runs them.
         as_json: Whether to print JSON.
 
     Raises:
@@ -149,7 +188,7 @@ def train_grid(grid: GridRun, engine: str, jobs: int, as_json: bool) -> None:
     with lock_ledger(grid.results):
         ledger = read_ledger(grid.results)
         grid.open_datasets(ledger, progress)
-        opened = open_engine(engine, jobs, grid.device, progress)
+        opened = open_engine(options, grid, progress)
         failures = run_grid(
             grid, ledger, lambda commands, done, failed, after: run_each(commands, opened, done, failed, after), progress
         )
@@ -168,13 +207,18 @@ def train_grid(grid: GridRun, engine: str, jobs: int, as_json: bool) -> None:
         )
 
 
-def open_engine(name: str, jobs: int, device: str, progress: ShownProgress) -> Engine:
-    """Return the engine of a name."""
-    if name == "local":
-        return Processes(jobs, progress)
+def open_engine(options: EngineOptions, grid: GridRun, progress: ShownProgress) -> Engine:
+    """Return the engine that the user named."""
+    if options.name == "local":
+        return Processes(options.jobs, progress, options.threads)
+    resources = Resources(options.threads or torch.get_num_threads(), options.jobs, grid.device, options.retries)
+    if options.name == "slurm":
+        from protograph.cli.slurm import Slurm
+
+        return Slurm(resources, grid.runs, options.slurm, progress)
     from protograph.cli.cluster import Cluster
 
-    return Cluster(jobs, device)
+    return Cluster(resources, grid.runs, grid.read_paths, progress)
 
 
 def show_list(grid: GridRun, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protograph._internal.errors import InputError
@@ -68,6 +68,14 @@ class ImageList:
     def labelled(self) -> bool:
         """Whether the images have classes."""
         return self.images[0].label is not None
+
+    def resolved(self) -> "ImageList":
+        """Return the same list with absolute paths, for processes in other folders."""
+
+        def resolve(contents: Path | TarMember) -> Path | TarMember:
+            return replace(contents, tar=contents.tar.absolute()) if isinstance(contents, TarMember) else contents.absolute()
+
+        return ImageList(self.source.absolute(), [replace(image, contents=resolve(image.contents)) for image in self.images])
 
     def digest(self) -> str:
         """Return a digest of names, classes and parts; where the source lies does not count."""

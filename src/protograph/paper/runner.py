@@ -60,6 +60,12 @@ class GridRun:
         """The names of the datasets."""
         return list(dict.fromkeys(task.cell.dataset for task in self.tasks))
 
+    @property
+    def read_paths(self) -> list[Path]:
+        """The folders that runs read, which all machines must see."""
+        path = None if all(find_source(name).built_in for name in self.datasets) else find_root(self.root)
+        return [path.resolve()] if path else []
+
     def recipe(self, task: Task) -> Recipe:
         """Return the recipe that a task is trained by."""
         return resolve_recipe(find_variant(task.cell.variant), task.cell.dataset, task.recipe, self.changes)
