@@ -122,6 +122,14 @@ def test_a_variants_added_examples_are_asked_as_if_they_had_never_been_added(upd
     assert not check.covers_fitted
 
 
+def test_a_class_that_is_alone_is_not_asked() -> None:
+    images = images_by_class(2)
+    classifier = Classifier(keep_features=True).fit(np.concatenate([*images.values()]), np.repeat(list(images), 9))
+    assert classifier.check_examples().accuracy is not None
+    check = classifier.remove_class("b").check_examples()
+    assert (check.accuracy, check.images, check.classes[0].verdict) == (None, (), "not asked")
+
+
 def test_asking_changes_nothing() -> None:
     classifier = grown(fitted("gcgpn-aux", "dense"), {"g": images_by_class(7)["g"][:3]})
     before = classifier.predictions(images_by_class(7)["g"])
@@ -145,7 +153,7 @@ def check_of(*classes: tuple[str, int, dict[str, int]], covers_fitted: bool = Tr
 
 def test_the_verdict_is_given_in_plain_words() -> None:
     assert check_of(("crow", 8, {}), ("gull", 5, {"crow": 1})).verdict() == (
-        "Yes. All 2 classes are learned: at least 80 % of the images left out of each were recognised, 90.0 % in the mean over "
+        "Yes. Both classes are learned: at least 80 % of the images left out of each were recognised, 90.0 % in the mean over "
         "classes."
     )
     assert check_of(("crow", 8, {"gull": 4}), ("gull", 8, {}), ("ibis", 3, {}), ("owl", 1, {})).verdict() == (

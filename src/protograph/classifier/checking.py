@@ -308,7 +308,9 @@ def _has(classes: Sequence[ClassCheck]) -> str:
 
 
 def _all_of(count: int, kind: str) -> str:
-    return f"The {kind.removesuffix('es')} is" if count == 1 else f"All {count} {kind} are"
+    if count == 1:
+        return f"The {kind.removesuffix('es')} is"
+    return f"Both {kind} are" if count == 2 else f"All {count} {kind} are"
 
 
 def _times(count: int, asked: int) -> str:
