@@ -1,5 +1,7 @@
 import builtins
+import re
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +73,13 @@ def test_a_new_file_keeps_features_and_thumbnails(tmp_path: Path) -> None:
     assert (new.keep_features, new.thumbnails, new.unknown, len(new.classes_)) == (True, True, 0.05, 0)
     assert new.encoder_ is not None
     assert new.encoder_.description()["name"] == "conv4-64-128"
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_link_is_printed_and_opened_only_if_asked(model: Path, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr("protograph.serve.running.run_server", lambda *arguments: arguments[-1]())
+    result = CliRunner().invoke(app, ["serve", str(model), "--port", "0", *(["--open"] if asked else [])])
+    (link,) = re.findall(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", result.stdout)
+    assert opened == ([link] if asked else [])

@@ -1,5 +1,6 @@
 """The page in a real browser, as someone would use it. Skipped where there is no chromium at /usr/bin/chromium."""
 
+import base64
 import csv
 import io
 import re
@@ -109,6 +110,26 @@ def test_two_classes_are_taught_from_nothing(open_page: Open, fruits: Fruits) ->
             bars = page.locator(".answer .bars").first.locator("li")
             assert bars.count() == 2
             assert bars.first.inner_text().split()[0] == name
+
+
+@pytest.mark.parametrize("kind", ["drop", "paste"])
+def test_an_image_is_dropped_or_pasted(open_page: Open, fruits: Fruits, kind: str) -> None:
+    page = open_page("2")
+    goto(page, "#/ask")
+    page.get_by_role("button", name="Choose an image").wait_for()
+    page.evaluate(
+        """([content, kind]) => {
+            const transfer = new DataTransfer();
+            const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+            transfer.items.add(new File([bytes], "photo.jpg", { type: "image/jpeg" }));
+            const place = document.querySelector("main > section:not([hidden]) .picker");
+            const options = { bubbles: true, cancelable: true, dataTransfer: transfer, clipboardData: transfer };
+            place.dispatchEvent(kind == "drop" ? new DragEvent(kind, options) : new ClipboardEvent(kind, options));
+        }""",
+        [base64.b64encode(fruits["pear"][5].read_bytes()).decode(), kind],
+    )
+    page.locator(".verdict").wait_for()
+    assert page.locator(".verdict").inner_text() == "pear"
 
 
 def test_the_token_leaves_the_address(open_page: Open) -> None:
