@@ -1,6 +1,7 @@
 /** Dialogs: the browser's own, which keep the focus inside, close by Escape, and give the focus back. */
 
-import { h, uniqueId } from "./dom.js";
+import { h, replace, uniqueId } from "./dom.js";
+import { prose } from "./parts.js";
 
 /**
  * Ask for something, and do it; the dialog stays open, with the reason, while that fails.
@@ -24,7 +25,7 @@ export function ask({ title, body, action, onAction, danger = false }) {
           dialog.close();
         } catch (error) {
           if (error.name === "AbortError") return;
-          problem.textContent = error.message;
+          replace(problem, prose(error.message));
           problem.hidden = false;
         } finally {
           submit.disabled = false;

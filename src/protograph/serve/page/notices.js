@@ -4,6 +4,7 @@ import { line } from "./api.js";
 import { h, replace } from "./dom.js";
 import { icon } from "./icons.js";
 import { retryNow } from "./live.js";
+import { prose } from "./parts.js";
 import { setToken, token } from "./session.js";
 import { sentence } from "./words.js";
 
@@ -30,7 +31,7 @@ export function notify(text, { action, onAction, kind = "done" } = {}) {
   const toast = h(
     "div",
     { class: `toast ${kind}` },
-    h("p", {}, sentence(text)),
+    h("p", {}, prose(text)),
     action && h("button", { class: "link", type: "button", onclick: () => (close(), onAction()) }, action),
     h("button", { class: "bare", type: "button", "aria-label": "Close the notice", onclick: close }, icon("close")),
   );

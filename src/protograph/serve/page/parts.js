@@ -1,7 +1,10 @@
 /** Parts that several views share: bars, progress, states of loading and failing. */
 
 import { h, replace } from "./dom.js";
-import { percent } from "./words.js";
+import { percent, sentence } from "./words.js";
+
+/** Return a sentence of the server, with what stands between backticks as code. */
+export const prose = (text) => sentence(text).split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part));
 
 /** Return a bar as long as a share. Its length is decoration; the number stands beside it. */
 export function bar(share, kind = "") {
@@ -68,7 +71,7 @@ export function failure(error, again) {
   return h(
     "div",
     { class: "failure", role: "alert" },
-    h("p", {}, error.message),
+    h("p", {}, prose(error.message)),
     again && h("button", { type: "button", class: "small", onclick: again }, "Try again"),
   );
 }

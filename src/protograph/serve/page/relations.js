@@ -105,8 +105,8 @@ export function relationsEditor(onChange = () => {}) {
       ...Object.entries(ticked).map(([name, similarity]) => [name, { similarity, ticked: true }]),
       ...suggestions.map((row) => [row.class, { ...row, ticked: false }]),
     ];
-    const sources = [...new Set(found.map(([, row]) => row.source).filter(Boolean))];
-    const shared = sources.length === 1 ? sources[0] : null;
+    const sources = new Set(found.map(([, row]) => row.source));
+    const shared = sources.size === 1 ? [...sources][0] : null;
     origin.textContent = shared ? `How alike they are ${sourceName(shared)}:` : "";
     for (const [name, row] of found)
       if (!rows.has(String(name))) addRow(String(name), { ...row, source: shared ? null : row.source });

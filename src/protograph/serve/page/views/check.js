@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
-import { bar, loadInto } from "../parts.js";
+import { bar, loadInto, prose } from "../parts.js";
 import { refreshModel, store } from "../store.js";
 import { sortable } from "../tables.js";
 import { thumbnail } from "../thumbnails.js";
@@ -55,7 +55,7 @@ function advice({ advice: lines, classes, pairs: confused }) {
     h(
       "ul",
       { class: "sentences" },
-      shown.map((text) => h("li", {}, sentence(text))),
+      shown.map((text) => h("li", {}, prose(text))),
     );
   const rest = lines.slice(ADVICE);
   return h(
@@ -144,7 +144,7 @@ function wrongImages({ images }) {
             {},
             h("a", { href: link(row.class) }, thumbnail(row.class, row.index, `Example ${row.index + 1} of ${row.class}`)),
             h("span", {}, row.class),
-            h("span", { class: "hint" }, `taken for ${row.answer}`),
+            h("span", { class: "hint" }, row.answer === store.model.unknown_label ? "called unknown" : `taken for ${row.answer}`),
           ),
         ),
     ),
@@ -156,7 +156,7 @@ function notes({ notes: lines }) {
     ? h(
         "section",
         { class: "plain-notes" },
-        lines.map((text) => h("p", { class: "hint" }, `Note: ${text}`)),
+        lines.map((text) => h("p", { class: "hint" }, prose(text))),
       )
     : null;
 }

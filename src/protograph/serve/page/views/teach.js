@@ -5,7 +5,7 @@ import { undo } from "../changes.js";
 import { classNames, nameField } from "../classnames.js";
 import { focus, h, replace } from "../dom.js";
 import { prepared } from "../images.js";
-import { failure, progress, uploading } from "../parts.js";
+import { failure, progress, prose, uploading } from "../parts.js";
 import { picker, tray } from "../picker.js";
 import { relationsEditor } from "../relations.js";
 import { changeByUpload, store } from "../store.js";
@@ -153,7 +153,7 @@ export function createTeach() {
         { class: "card done" },
         title,
         h("p", {}, `It knows ${counted(store.model.classes, "class")} now.`, heldOut(change)),
-        (change.notes ?? []).map((note) => h("p", { class: "hint" }, sentence(note))),
+        (change.notes ?? []).map((note) => h("p", { class: "hint" }, prose(note))),
         h(
           "div",
           { class: "row" },
