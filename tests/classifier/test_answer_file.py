@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from protograph._internal.errors import InputError
+from protograph._internal.files import UNFINISHED
 from protograph.classifier.answer_file import Answer, AnswerFile
 
 BEGUN: dict[str, Any] = {"model": "m", "images": "i", "top": 2, "protograph": "1", "plugins": []}
@@ -127,6 +128,7 @@ def test_a_kill_after_the_last_answer_only_tidies_up(tmp_path: Path) -> None:
     table = opened(path, 1)
     table.add([answer(0)])
     table.part.rename(path)
+    (tmp_path / f".{table.notes.name}.12345678{UNFINISHED}").touch()  # killed while it wrote the notes
     again = opened(path, 1)
     assert (again.done, again.classes) == (1, {"owl": 1})
     again.finish()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import is_folder, write_json
+from protograph._internal.files import is_folder, unfinished, write_json
 
 ANSWER_SUFFIXES = (".csv", ".jsonl")
 STATE_FORMAT = 1
@@ -126,7 +126,8 @@ class AnswerFile:
         """Give the complete table its name."""
         if self.part.exists():
             os.replace(self.part, self.path)
-        self.notes.unlink(missing_ok=True)
+        for file in (self.notes, *unfinished(self.notes)):  # a kill leaves unfinished notes
+            file.unlink(missing_ok=True)
 
     def _found(self, fresh: _State) -> _State:
         """Return the state of a table that was begun with the same, or of a new one."""
