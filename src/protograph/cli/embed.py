@@ -67,16 +67,17 @@ def embed_command(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Turn any number of images into features, in shards that fit, train, predict and evaluate read.
+    """Turn any number of images into features, in shards that others read.
 
-    The images pass through a frozen network once. Several processes share the work by --shard, on one machine or on many that
-    share folders; which of them makes which shard depends on the list of images alone. A shard is complete or absent: after a
-    kill, the same command makes what is missing, and the shards are the same to the last bit.
+    `fit`, `train`, `predict` and `evaluate` read them. The images pass through a frozen network once. Several processes share
+    the work by --shard, on one machine or on many that share folders; which of them makes which shard depends on the list of
+    images alone. A shard is complete or absent: after a kill, the same command makes what is missing, and the shards are the
+    same to the last bit.
 
     Examples:
         protograph embed birds --out features
         protograph embed birds --out features --shard 3/16
-        protograph fit features --out birds.pg
+        protograph embed photos --out features --unlabelled
     """
     if kind not in get_args(ShardKind):
         raise unknown_name("format", kind, get_args(ShardKind))
