@@ -43,7 +43,7 @@ from protograph.paper.trials import read_trials, trial_of, write_trials
 from protograph.relations import AttributeRelation as Attributes
 from protograph.relations import EdgeRelation, EmbeddingRelation, MatrixRelation, WordNetRelation
 from protograph.report.document import plain
-from protograph.report.run_page import measures_table
+from protograph.report.run_page import measures_block
 from protograph.training.run_folder import Checkpoint, Run
 from relations.wordnet_files import write_wordnet
 
@@ -394,7 +394,7 @@ def attack_run(attack: Attack, random: Random) -> Act:
         file.write_text(mutation.dumped(mutation.mutate_json(random, json.loads(file.read_text()))), errors="replace")
 
     def read(run: Run) -> None:
-        measures_table(run.measures or {"epoch": 0, "measures": {}})
+        measures_block(run.measures or {"epoch": 0, "measures": {}})
         check_curves(run.history)
         run.load()
         _ = run.fingerprint

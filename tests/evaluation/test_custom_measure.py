@@ -13,7 +13,7 @@ from protograph.evaluation.metrics import MEASURES, PAPER_MEASURES, episode_meas
 from protograph.paper.ledger import read_ledger
 from protograph.paper.published import published
 from protograph.report.document import Table
-from protograph.report.run_page import _measures
+from protograph.report.run_page import measures_block
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
 from protograph.training.stages import train
@@ -54,7 +54,7 @@ def test_it_is_in_the_results_of_training_and_in_tables(
     for measures in (result["measures"], result["last_epoch"]["measures"], run.history[0]["validation"]):
         assert 0 < measures[top_3]["mean"] <= 100
         assert measures[top_3]["mean"] >= measures["joint_joint"]["mean"]
-    page = _measures(result)
+    page = measures_block(result)
     assert isinstance(page, Table)
     assert "Joint top 3" in str(page)
     assert "Joint top 3" in [column.header for column in measures_table({"aux-only": result["measures"]}, "toy").columns]

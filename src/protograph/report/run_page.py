@@ -37,7 +37,7 @@ def run_document(
             f"test episodes of {dataset.seen} seen and {config.recipe.ways} novel classes."
         ),
         Heading(2, "Measures"),
-        measures_table(measured),
+        measures_block(measured),
         Heading(2, "Learning"),
         *_curves(run),
         *([] if answers is None else _answers(answers, dataset, related)),
@@ -58,7 +58,7 @@ def _answers(answers: Answers, dataset: Dataset, related: list[str]) -> list[Blo
     ]
 
 
-def measures_table(measured: Mapping[str, Any]) -> Table:
+def measures_block(measured: Mapping[str, Any]) -> Table:
     """Return the table of the measures of a run, from the contents of its measures.json."""
     rows = {f"best epoch ({measured['epoch']})": measured["measures"]}
     if balanced := measured.get("balanced"):
