@@ -17,6 +17,7 @@ from protograph.evaluation.metrics import MEASURES
 from protograph.nn.backbones import BACKBONES, Conv4, register_backbone
 from protograph.nn.few_shot import FEW_SHOT_METHODS
 from protograph.training import loop as training
+from protograph.training import step
 from protograph.training.run_config import RunConfig, configure
 from protograph.training.run_folder import Run
 from protograph.training.setup import trained_model
@@ -97,3 +98,19 @@ def test_a_last_layer_for_other_classes_than_those_of_the_test_is_refused_before
 def test_a_setting_that_adam_ignores_is_refused(letters: Dataset) -> None:
     with pytest.raises(InputError, match="variant 'maml' has no use for the recipe's setting 'momentum'"):
         short_config(letters, "maml", momentum=0.5)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # of the compiler's, which knows faster and less exact ways
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 0.02), ("bfloat16", 0.05)])
+def test_recorded_steps_on_a_gpu_have_the_loss_of_plain_ones(
+    letters: Dataset, name: str, precision: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(short_config(letters, name, epochs=1, steps=8), precision=precision)
+    losses = []
+    for plain in (False, True):
+        monkeypatch.setattr(step, "PLAIN", plain)
+        train(config, letters, tmp_path / str(plain) / "run", torch.device("cuda"))
+        losses.append(Run.open(tmp_path / str(plain) / "run").history[0]["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=tolerance)

@@ -11,6 +11,7 @@ from protograph._internal.progress import Silent
 from protograph.data import Augmentation, Dataset, FeatureStore
 from protograph.nn.whitened_space import FeatureSpread, WhitenedSpace
 from protograph.training import start_features as module
+from protograph.training import step
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
 from protograph.training.setup import load_first_stage, plan_training, trained_model
@@ -173,3 +174,23 @@ def test_a_learned_balance_is_added_to_the_logits_of_novel_classes(toy: Dataset,
         difference = model(*episode) - plain(*episode)
     torch.testing.assert_close(difference[..., :9], torch.zeros(2, 5, 9))
     torch.testing.assert_close(difference[..., 9:], torch.full((2, 5, 3), 1.5))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # of the compiler's, which knows faster and less exact ways
+@pytest.mark.parametrize("folds", [0, 2])
+@pytest.mark.parametrize("variant", ["aux-only", "gcgpn-aux", "gcgpn-mapped", "gcgpn-mapped-joint", "castle"])
+def test_heads_on_features_train_on_a_gpu_as_in_plain_steps(
+    variant: str, folds: int, toy: Dataset, toy_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if folds and variant == "castle":
+        pytest.skip("it learns of single features, which those of several folds do not share")
+    head = {"prototype_learning_rate_factor": 0.0, "views": 1, "whiten": True, "learn_balance": True, "select_balanced": True}
+    sizes = {"epochs": 1, "steps": 8, "episodes": 4, "test_queries": 2}
+    config = toy_config(variant, **FROZEN, **head, **sizes, folds=folds)
+    losses = []
+    for plain in (False, True):
+        monkeypatch.setattr(step, "PLAIN", plain)
+        train(config, toy, tmp_path / str(plain), torch.device("cuda"), start=tmp_path / "start")
+        losses.append(Run.open(tmp_path / str(plain)).history[0]["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)

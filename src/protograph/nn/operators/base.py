@@ -19,7 +19,7 @@ class Component(nn.Module, ABC):
     Attributes:
         sees_support: whether it looks at the support features; if no component does, they may be missing from the context
         uses_relation: whether it uses side information
-        capturable: whether a step with it may be recorded as a CUDA graph: no size in it depends on values
+        capturable: whether a step with it may be recorded as a CUDA graph: no size depends on values, none is read back
 
     """
 

@@ -108,6 +108,7 @@ class Mapped(Operator):
     """
 
     uses_relation = True
+    capturable = False  # whether equations could be solved is read back from the GPU
     labels = ("mapped",)
 
     def __init__(self, similarity: SideInformation, kappa: float = 1.0, ridge: float = 0.3, label: str = "mapped") -> None:

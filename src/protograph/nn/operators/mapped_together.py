@@ -31,6 +31,7 @@ class MappedTogether(Operator):
     """
 
     uses_relation = True
+    capturable = False  # whether equations could be solved is read back from the GPU
     labels = ("mapped",)
 
     def __init__(
