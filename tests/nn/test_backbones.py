@@ -18,6 +18,7 @@ from protograph.nn.backbones import (
     can_drop,
     drop_block,
     feature_count,
+    mixed,
 )
 from protograph.variants import VARIANTS, build
 
@@ -276,3 +277,27 @@ def test_features_are_centred_at_the_mean_of_their_classes_and_prototypes_lie_as
     torch.testing.assert_close(centred.back(5 * torch.eye(4)[:2]), mean + far * torch.eye(4)[:2])
     assert Centred(torch.zeros(4)).back(2 * torch.eye(4)).equal(torch.eye(4))
     assert torch.equal(Centred.of([one])(one), one), "of a single class nothing would be left"
+
+
+def test_the_first_maps_are_mixed_with_one_another_by_their_shares():
+    maps, shares = torch.randn(5, 2, 3, 3, generator=seeded(0)), torch.tensor([0.25, 0.0, 1.0])
+    found = mixed(maps, shares)
+    torch.testing.assert_close(found[0], 0.75 * maps[0] + 0.25 * maps[2])
+    assert torch.equal(found[1], maps[1])
+    torch.testing.assert_close(found[2], maps[0])
+    assert torch.equal(found[3:], maps[3:])
+
+
+@pytest.mark.parametrize("depth", range(4))
+def test_the_residual_net_mixes_before_the_block_that_has_shares(depth: int):
+    backbone = ResNet12(3, widths=(2, 3, 4, 5)).eval()
+    images, none = torch.randn(4, 3, 16, 16, generator=seeded(0)), torch.zeros(4)
+    shares = torch.tensor([0.3, 0.5, 0.1, 0.8])
+    maps = images
+    for position, block in enumerate(backbone.blocks):
+        if position == depth:
+            maps = torch.stack([(1 - shares[i]) * maps[i] + shares[i] * maps[3 - i] for i in range(4)])
+        maps = block(maps)
+    mixes = [shares if position == depth else none for position in range(4)]
+    torch.testing.assert_close(backbone(images, mixes=mixes), maps.mean((2, 3)))
+    assert torch.equal(backbone(images, mixes=[none] * 4), backbone(images))

@@ -270,7 +270,7 @@ def test_decay_scalars_reaches_the_training(toy: Dataset, toy_config: Make, tmp_
         ("gcgpn-aux", {"dropout": 0.5}),
         ("gcgpn-aux", {"zoom": 1.3, "stretch": 1.2, "colour": 0.3, "erase": 0.4}),
         ("gcgpn-aux", {"ema": 0.5}),
-        ("linear", {"rotation": 0.5, "ema": 0.5, "crop": 0.3, "drop_block": 0.4}),
+        ("linear", {"rotation": 0.5, "ema": 0.5, "crop": 0.3, "drop_block": 0.4, "mixup": True}),
     ],
 )
 def test_a_run_that_draws_more_ends_alike_when_it_was_killed(
@@ -609,6 +609,10 @@ def test_settings_that_a_backbone_or_the_images_cannot_serve_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=r"drop_block needs a backbone that drops activations, .* and conv4-32 does not"):
         plan_training(toy_config("linear", drop_block=0.1), toy)
+    with pytest.raises(InputError, match=r"mixup needs a backbone that mixes images, .* and conv4-32 does not"):
+        plan_training(toy_config("linear", mixup=True), toy)
+    with pytest.raises(InputError, match="use one of mixup and teacher"):
+        toy_config("linear", mixup=True, teacher="runs/teacher")
     with pytest.raises(InputError, match=r"gives 128 features of images of image_size 32, and 32 of those"):
         plan_training(toy_config("linear", image_size=32), toy)
     wide = replace(toy, store=ImageStore(torch.cat([toy.store.pixels] * 2, 3), toy.store.normalisation))

@@ -19,7 +19,7 @@ from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
 from protograph.training.setup import load_teacher, plan_training, training_spec
 from protograph.training.stages import train
-from protograph.training.step import TrainingStep, can_be_recorded, drop_features, teacher_logits
+from protograph.training.step import TrainingStep, can_be_recorded, draw_mixes, drop_features, mixed_loss, teacher_logits
 from protograph.variants import VARIANTS, build
 
 Make = Callable[..., RunConfig]
@@ -75,6 +75,51 @@ def test_linear_classification_is_cross_entropy_of_dot_products_plus_that_of_the
     features = before.embed(turned).tolist()
     expected = mean_cross_entropy(logits_of(before.heads["classes"], features), batch.targets.tolist())
     expected += 0.5 * mean_cross_entropy(logits_of(before.heads["rotation"], features), turns)
+    assert loss == pytest.approx(expected, abs=1e-5)
+
+
+def test_shares_of_a_mixture_are_beta_distributed_and_at_one_depth() -> None:
+    depths = []
+    for seed in range(60):
+        shares, mixes = draw_mixes(50, 3, seeded(seed))
+        used = [depth for depth, mix in enumerate(mixes) if mix.any()]
+        assert torch.equal(mixes[used[0]], shares)
+        depths += used
+    assert len(depths) == 60
+    assert {*depths} == {0, 1, 2}
+    shares, _ = draw_mixes(20_000, 3, seeded(0))
+    assert shares.mean().item() == pytest.approx(1 / 2, abs=0.01)
+    assert shares.var().item() == pytest.approx(1 / 20, abs=0.002)  # of Beta(2, 2)
+
+
+def test_the_loss_of_mixed_images_counts_both_classes_by_their_shares() -> None:
+    logits, shares = torch.randn(5, 4, generator=seeded(0)), torch.tensor([0.2, 0.5, 0.9])
+    rows, targets = logits.tolist(), [0, 3, 1, 2, 2]
+    expected = sum(mean_cross_entropy([rows[i]], [targets[i]]) for i in (3, 4))
+    for i, share in enumerate(shares.tolist()):
+        expected += (1 - share) * mean_cross_entropy([rows[i]], [targets[i]])
+        expected += share * mean_cross_entropy([rows[i]], [targets[2 - i]])
+    assert mixed_loss(logits, torch.tensor(targets), shares).item() == pytest.approx(expected / 5, abs=1e-5)
+
+
+def test_upright_images_alone_are_mixed(toy: Dataset, toy_config: Make, small_resnet: str) -> None:
+    config = replace(toy_config("linear", rotation=0.5, mixup=True, batch_size=13), backbone=small_resnet)
+    model, spec, _ = plan_training(config, toy)
+    before = copy.deepcopy(model).train()
+    step = TrainingStep(
+        model, make_optimiser(model, config.recipe), toy.store, Augmentation(), spec, 13, VARIANTS["linear"], config.recipe
+    )
+    loss = step(seeded(0)).item()
+    assert isinstance(spec, Pool)
+    generator = seeded(0)
+    batch = draw_batch(spec, 13, generator)
+    images = toy.store.gather(batch.images, Augmentation(), generator)
+    turns = [0] * 7 + [1, 1, 2, 2, 3, 3]
+    turned = torch.stack([torch.rot90(image, turn, (1, 2)) for image, turn in zip(images, turns, strict=True)])
+    shares, mixes = draw_mixes(7, 4, generator)
+    features = before.embed(turned, mixes=mixes)
+    expected = mixed_loss(before.heads["classes"](features), batch.targets, shares).item()
+    expected += 0.5 * mean_cross_entropy(logits_of(before.heads["rotation"], features.tolist()), turns)
     assert loss == pytest.approx(expected, abs=1e-5)
 
 

@@ -23,13 +23,21 @@ class Backbone(nn.Module, ABC):
 
     Attributes:
         compiles: whether training on a GPU gains if PyTorch compiles the network
+        depths: at how many depths it can mix images, see `mixed`; the first one is that of the images themselves
 
     """
 
     compiles = False
+    depths = 0
 
     @abstractmethod
-    def forward(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
+    def forward(
+        self,
+        images: Tensor,
+        parts: Sequence[int] | None = None,
+        masks: Sequence[Tensor] = (),
+        mixes: Sequence[Tensor] = (),
+    ) -> Tensor:
         """Return the features of a batch.
 
         In training, the result must be that of one call for each part in turn, running statistics of batch norm included. In
@@ -39,6 +47,7 @@ class Backbone(nn.Module, ABC):
             images: [n, C, H, W]
             parts: how many of the n images each part has, in order; by default all are one part
             masks: what `drop_masks` drew for these images; none: nothing is dropped
+            mixes: for each of its `depths`, the shares that `mixed` takes; none: nothing is mixed
 
         Returns:
             [n, D]
@@ -58,14 +67,18 @@ class Backbone(nn.Module, ABC):
 
 
 def embed_parts(
-    backbone: nn.Module, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()
+    backbone: nn.Module,
+    images: Tensor,
+    parts: Sequence[int] | None = None,
+    masks: Sequence[Tensor] = (),
+    mixes: Sequence[Tensor] = (),
 ) -> Tensor:
     """Return the features [n, D] of images [n, C, H, W] whose `parts` batch norm sees alone in training.
 
-    `masks` are those of `Backbone.drop_masks`.
+    `masks` and `mixes` are those of `Backbone.forward`.
     """
     if isinstance(backbone, Backbone):
-        features: Tensor = backbone(images, parts, masks) if masks else backbone(images, parts)
+        features: Tensor = backbone(images, parts, masks, mixes) if masks or mixes else backbone(images, parts)
     elif parts is None or len(parts) == 1 or not backbone.training:
         features = backbone(images)
     else:
@@ -76,6 +89,23 @@ def embed_parts(
 def can_drop(backbone: nn.Module) -> bool:
     """Return whether a backbone draws masks that drop activations in training."""
     return isinstance(backbone, Backbone) and type(backbone).drop_masks is not Backbone.drop_masks
+
+
+def mixed(maps: Tensor, shares: Tensor) -> Tensor:
+    r"""Return maps [n, ...], of which the first m are mixed with one another: the first with the last of these, and so on,
+
+    .. math:: x_i \leftarrow (1 - \lambda_i) \, x_i + \lambda_i \, x_{m + 1 - i}.
+
+    The images of a step are drawn independently, so such a partner is as random as any.
+
+    Args:
+        maps: The maps.
+        shares: The shares :math:`\lambda` [m].
+
+    """
+    first, others = maps[: len(shares)], maps[len(shares) :]
+    shares = shares.to(maps.dtype).view(-1, *[1] * (maps.ndim - 1))
+    return torch.cat([torch.lerp(first, first.flip(0), shares), others])
 
 
 def batch_norm_parts(norm: nn.Module, inputs: Tensor, parts: Sequence[int]) -> Tensor:
@@ -112,7 +142,13 @@ class Conv4(Backbone):
             self.blocks.append(nn.Sequential(conv, nn.BatchNorm2d(width), relu, nn.MaxPool2d(2)))
             channels = width
 
-    def forward(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
+    def forward(
+        self,
+        images: Tensor,
+        parts: Sequence[int] | None = None,
+        masks: Sequence[Tensor] = (),
+        mixes: Sequence[Tensor] = (),
+    ) -> Tensor:
         """Return features [n, D] of images [n, C, H, W]; in training batch norm sees each of the `parts` alone."""
         parts = parts or (images.shape[0],)
         features = self.maps(images, parts).flatten(1)
@@ -188,6 +224,7 @@ class ResNet12(Backbone):
     """
 
     compiles = True
+    depths = 4  # before each of its blocks
 
     def __init__(
         self,
@@ -203,10 +240,16 @@ class ResNet12(Backbone):
             self.blocks.append(ResidualBlock(channels, width, relu=last_relu or position < len(widths) - 1))
             channels = width
 
-    def forward(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
+    def forward(
+        self,
+        images: Tensor,
+        parts: Sequence[int] | None = None,
+        masks: Sequence[Tensor] = (),
+        mixes: Sequence[Tensor] = (),
+    ) -> Tensor:
         """Return features [n, D] of images [n, C, H, W]; in training batch norm sees each of the `parts` alone."""
         parts = parts or (images.shape[0],)
-        features = self._maps(images, parts, masks).mean(dim=(2, 3))
+        features = self._maps(images, parts, masks, mixes).mean(dim=(2, 3))
         if self.mirror and not self.training:
             features = (features + self._maps(images.flip(-1), parts, masks).mean(dim=(2, 3))) / 2
         return features
@@ -219,11 +262,11 @@ class ResNet12(Backbone):
             scores = (scores + mean_score_map(self._maps(images.flip(-1), parts, ()), weights).flip(-1)) / 2
         return scores
 
-    def _maps(self, images: Tensor, parts: Sequence[int], masks: Sequence[Tensor]) -> Tensor:
+    def _maps(self, images: Tensor, parts: Sequence[int], masks: Sequence[Tensor], mixes: Sequence[Tensor] = ()) -> Tensor:
         maps = images
         first_dropped = len(self.blocks) - len(masks)
         for position, block in enumerate(self.blocks):
-            maps = block(maps, parts)
+            maps = block(mixed(maps, mixes[position]) if mixes else maps, parts)
             if position >= first_dropped:
                 maps = maps * masks[position - first_dropped].to(maps.dtype)
         return maps

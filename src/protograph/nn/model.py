@@ -73,17 +73,23 @@ class EpisodeModel(nn.Module, ABC):
         """What batch norm may use in evaluation beside its usual statistics, as `using` takes it."""
         return ()
 
-    def embed(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
+    def embed(
+        self,
+        images: Tensor,
+        parts: Sequence[int] | None = None,
+        masks: Sequence[Tensor] = (),
+        mixes: Sequence[Tensor] = (),
+    ) -> Tensor:
         """Return features [n, D] of images [n, C, H, W], in float32 or wider whatever the backbone's precision.
 
-        In training, batch norm sees each of the `parts` of the n images alone, and `masks`, drawn by the backbone's
-        `drop_masks`, drop activations.
+        In training, batch norm sees each of the `parts` of the n images alone; `masks` and `mixes` are those of
+        `Backbone.forward`.
         """
         if self.takes_features:
             return images
         half = self.precision != torch.float32
         with torch.autocast(images.device.type, self.precision, enabled=half):
-            features = embed_parts(self.backbone, images, parts, masks)
+            features = embed_parts(self.backbone, images, parts, masks, mixes)
         features = features.float() if half else features
         return features if self.space is None else self.space(features)
 

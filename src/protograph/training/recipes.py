@@ -65,6 +65,8 @@ class Recipe:
         drop_block: Share of activations that DropBlock sets to zero at the end of training; it rises from 0. For residual nets.
         rotation: Weight of a second task of a first stage: telling by how many quarter turns an image is rotated. Half of the
             images of a step are upright, and a sixth each is turned by one, two and three quarters.
+        mixup: Manifold mixup: a first stage mixes each upright image with another one, at a random depth of the network, and
+            their classes count by the same shares.
         teacher: Run folder of a trained classifier of the same seen classes, such as `linear` with a larger backbone. A first
             stage then also learns the teacher's probabilities of each image; "": no teacher.
         teacher_weight: Weight of that task beside the labels.
@@ -119,6 +121,7 @@ class Recipe:
     dropout: float = 0.0
     drop_block: float = 0.0
     rotation: float = 0.0
+    mixup: bool = False
     teacher: str = ""
     teacher_weight: float = 1.0
     teacher_temperature: float = 4.0
@@ -152,6 +155,8 @@ class Recipe:
                 raise InputError(f"recipe '{self.name}': {name} is a share below 1, not {getattr(self, name)}")
         if not 0 < self.crop <= 1:
             raise InputError(f"recipe '{self.name}': crop is a share above 0, up to 1, not {self.crop}")
+        if self.mixup and self.teacher:
+            raise InputError(f"recipe '{self.name}': a teacher sees images that are not mixed: use one of mixup and teacher")
         if self.crop < 1 and self.zoom > 1:
             raise InputError(f"recipe '{self.name}': zoom would be ignored with crop: use one of them")
         for name in ("temperature", "relation_temperature"):
@@ -555,6 +560,7 @@ def unused_settings(variant: Variant, recipe: Recipe) -> set[str]:
         "learn_balance": joint,
         "select_balanced": joint or variant.objective == "none",
         "rotation": variant.objective == "classify",
+        "mixup": variant.objective == "classify",
         "teacher": variant.objective == "classify",
         "teacher_weight": variant.objective == "classify" and bool(recipe.teacher),
         "teacher_temperature": variant.objective == "classify" and bool(recipe.teacher),

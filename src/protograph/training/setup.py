@@ -56,6 +56,11 @@ def plan_training(config: RunConfig, dataset: Dataset) -> tuple[EpisodeModel, Ep
             f"recipe '{recipe.name}': drop_block needs a backbone that drops activations, such as resnet12-mirror, and "
             f"{config.backbone} does not: choose another --backbone, or --set drop_block=0"
         )
+    if recipe.mixup and not getattr(model.backbone, "depths", 0):
+        raise InputError(
+            f"recipe '{recipe.name}': mixup needs a backbone that mixes images, such as resnet12-mirror, and "
+            f"{config.backbone} does not: choose another --backbone, or --set mixup=false"
+        )
     check_kept_backbone(variant, recipe, model)
     spec = training_spec(dataset, recipe, config.shots, variant.objective)
     validation, _ = (

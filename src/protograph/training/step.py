@@ -87,12 +87,14 @@ class TrainingStep:
         images = self.store.gather(indices, self.augmentation, generator)
         return rotated(images) if self.recipe.rotation else images
 
-    def features(self, images: Tensor, sizes: Sequence[int], generator: torch.Generator) -> Tensor:
-        """Return the features [n, D] of images, of which batch norm sees parts of these sizes alone."""
+    def features(
+        self, images: Tensor, sizes: Sequence[int], generator: torch.Generator, mixes: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Return the features [n, D] of images, of which batch norm sees parts of these sizes alone, mixed by `mixes`."""
         trained, masks = self.model.backbone.training, []
         if self.recipe.drop_block and trained:
             masks = self.model.backbone.drop_masks(images, self.recipe.drop_block * self.progress, generator)  # type: ignore[operator]
-        features = (self.embedder or self.model.embed)(images, sizes, masks)
+        features = (self.embedder or self.model.embed)(images, sizes, masks, mixes)
         if self.recipe.dropout and trained:
             features = drop_features(features, self.recipe.dropout, generator)
         return features
@@ -141,6 +143,24 @@ def rotated(images: Tensor) -> Tensor:
     return turned.contiguous(memory_format=torch.channels_last)
 
 
+def draw_mixes(count: int, depths: int, generator: torch.Generator) -> tuple[Tensor, list[Tensor]]:
+    """Return by which shares [count] images are mixed in a step, and these for each depth: 0 at all but one, drawn at random.
+
+    Shares follow the distribution Beta(2, 2): that of the middle one of three uniform numbers.
+    """
+    device = generator.device
+    shares = torch.rand(3, count, generator=generator, device=device).sort(0).values[1]
+    chosen = torch.randint(depths, (), generator=generator, device=device)
+    return shares, [torch.where(chosen == depth, shares, 0.0) for depth in range(depths)]
+
+
+def mixed_loss(logits: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
+    """Return the cross-entropy of logits [n, T], of which the first [m] are of images mixed by `shares`, as `mixed` does."""
+    losses, count = cross_entropy(logits, targets, reduction="none"), len(shares)
+    partners = cross_entropy(logits[:count], targets[:count].flip(0), reduction="none")
+    return torch.cat([torch.lerp(losses[:count], partners, shares), losses[count:]]).mean()
+
+
 def drop_features(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Return features [n, D] with a random share set to zero and the rest scaled up, so that their mean stays.
 
@@ -173,10 +193,14 @@ def few_shot_loss(step: TrainingStep, episodes: Episodes, generator: torch.Gener
 
 def classification_loss(step: TrainingStep, batch: Batch, generator: torch.Generator) -> Tensor:
     """Return the cross-entropy of single images among all seen classes, and the losses of other tasks with their weights."""
-    images = step.images(batch.images, generator)
-    features, recipe = step.features(images, [len(images)], generator), step.recipe
+    images, recipe = step.images(batch.images, generator), step.recipe
+    shares, mixes = images.new_zeros(0), list[Tensor]()
+    if recipe.mixup:
+        upright = turn_counts(len(images))[0] if recipe.rotation else len(images)
+        shares, mixes = draw_mixes(upright, step.model.backbone.depths, generator)  # type: ignore[arg-type]
+    features = step.features(images, [len(images)], generator, mixes)
     logits = class_logits(step.model, features)
-    loss = cross_entropy(logits, batch.targets)
+    loss = mixed_loss(logits, batch.targets, shares) if mixes else cross_entropy(logits, batch.targets)
     if recipe.rotation:
         counts = turn_counts(len(features))
         turns = torch.cat([torch.full((count,), turn, device=features.device) for turn, count in enumerate(counts)])

@@ -141,9 +141,15 @@ class FewShotModel(EpisodeModel):
         """Whether, in evaluation, features depend on the episode, so that `embed` leaves images as they are."""
         return not self.training and self.statistics == OF_QUERIES and not self.method.takes_images
 
-    def embed(self, images: Tensor, parts: Sequence[int] | None = None, masks: Sequence[Tensor] = ()) -> Tensor:
+    def embed(
+        self,
+        images: Tensor,
+        parts: Sequence[int] | None = None,
+        masks: Sequence[Tensor] = (),
+        mixes: Sequence[Tensor] = (),
+    ) -> Tensor:
         """Return features [n, D] of images [n, C, H, W]; where features depend on the episode, the images flattened."""
-        return images.flatten(1) if self.embeds_episodes else super().embed(images, parts, masks)
+        return images.flatten(1) if self.embeds_episodes else super().embed(images, parts, masks, mixes)
 
     def forward(
         self, support: Tensor, mask: Tensor, queries: Tensor, classes: Tensor, seen: int, prototypes: Tensor | None = None
