@@ -79,3 +79,22 @@ def test_with_the_statistics_of_queries_features_are_those_of_each_episodes_batc
         torch.testing.assert_close(found, model.method(support, mask, features(images)[None]))
     assert all(torch.equal(norm.running_mean, before) for norm, before in zip(norms, kept, strict=True))
     assert not any(norm.training for norm in norms)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in JOINT])
+def test_an_adapted_network_in_half_precision_has_nearly_the_same_loss_and_gradients(name: str) -> None:
+    found = []
+    for precision in (torch.float32, torch.bfloat16):
+        torch.manual_seed(0)
+        model = small_model(name, **({"hidden": 3} if name == "meta-lstm" else {})).float().train()
+        model.precision = precision
+        support, mask, queries, targets = random_episodes(model, queries=6)
+        support, queries = support.float(), queries.float()
+        loss = model.loss(support, mask, queries, targets, torch.Generator().manual_seed(0))
+        loss.backward()
+        gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+        assert loss.dtype == torch.float32
+        found.append((loss.detach(), torch.cat(gradients)))
+    (loss, gradient), (half_loss, half_gradient) = found
+    torch.testing.assert_close(half_loss, loss, rtol=0.03, atol=0.03)
+    assert torch.cosine_similarity(gradient, half_gradient, 0) > 0.9

@@ -62,8 +62,8 @@ class Cavia(AdaptingMethod):
 
     Zintgraf, Shiarlis, Kurin, Hofmann, Whiteson, "Fast Context Adaptation via Meta-Learning", ICML 2019. On miniImageNet: 100
     context parameters, 2 inner steps at 1.0, 32, 128 or 512 channels, Adam at 0.001 that falls by a tenth every 5,000 steps,
-    60,000 steps of 16 episodes with 15 queries a class, batch norm by the statistics of the batch. Their code pools before
-    it modulates; here the block keeps its order.
+    60,000 steps of 16 episodes with 15 queries a class, batch norm by the statistics of the batch. The numbers that the paper
+    quotes are with 512 channels. Their code pools before it modulates; here the block keeps its order.
 
     Args:
         network: The network.

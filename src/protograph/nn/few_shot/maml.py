@@ -17,6 +17,7 @@ class Maml(AdaptingMethod):
     Finn, Abbeel, Levine, "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", ICML 2017. On miniImageNet: 32
     channels, 5 inner steps at 0.01 in training and 10 in testing, Adam at 0.001, 60,000 steps of 4 episodes (5 shots: 2) with
     15 queries a class, batch norm by the statistics of the batch. The authors leave open how often they choose the weights.
+    Their public code clips the outer gradients; this is left out.
 
     Args:
         network: The network.

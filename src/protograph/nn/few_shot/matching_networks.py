@@ -18,7 +18,7 @@ class MatchingNetworks(FewShotMethod):
     miniImageNet: 64 channels. Optimiser, learning rate and length of training are left open; here they are those of
     Prototypical Networks. The full context embeddings, an LSTM over the support in some order and one over each query's
     attention, are left out: they depend on that order, and with them there would be no joint label space. The numbers that
-    the paper quotes are with them and with fine-tuning.
+    the paper quotes, 46.6 / 60.0, are with them and with fine-tuning; without both, the authors have 41.2 / 56.2.
     """
 
     def forward(self, support: Tensor, mask: Tensor, queries: Tensor) -> Tensor:

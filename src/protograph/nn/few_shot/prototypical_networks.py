@@ -13,7 +13,8 @@ class PrototypicalNetworks(FewShotMethod):
 
     Snell, Swersky, Zemel, "Prototypical Networks for Few-shot Learning", NeurIPS 2017. On miniImageNet: 64 channels, Adam at
     0.001 that halves every 2,000 episodes, episodes of 30 classes at one shot and of 20 at five, with 15 queries each. The
-    number of episodes is left open. `pn+` is the same method with a learned scale of the distance.
+    number of episodes is left open. Here episodes have 20 classes at any K; the numbers that the paper quotes are of episodes
+    of five. `pn+` is the same method with a learned scale of the distance.
     """
 
     def forward(self, support: Tensor, mask: Tensor, queries: Tensor) -> Tensor:

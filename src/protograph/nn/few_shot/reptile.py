@@ -19,7 +19,8 @@ class Reptile(AdaptingMethod):
 
     Nichol, Achiam, Schulman, "On First-Order Meta-Learning Algorithms", 2018. On miniImageNet: 32 channels, 8 inner
     steps of 10 images from 15 a class, Adam without momentum at 0.001, 100,000 outer steps of 5 episodes at a rate that falls
-    from 1 to 0; 50 inner steps in testing. Reported with batch norm of all queries together ("transduction") and without. In
+    from 1 to 0; 50 inner steps in testing. Their public code carries Adam's second moments from episode to episode; here each
+    episode begins with none. Reported with batch norm of all queries together ("transduction") and without. In
     evaluation a step here takes the whole support, which at one shot is what theirs does.
 
     Args:
