@@ -43,6 +43,7 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/classifier.py
 	$(BIN)/python benchmarks/encoding.py
 	$(BIN)/python benchmarks/speed.py $(if $(shell command -v nvidia-smi),,--quick)
+	$(BIN)/python benchmarks/few_shot.py $(if $(shell command -v nvidia-smi),,--quick)
 
 # Hostile inputs: N of them, with those of earlier runs. The report is benchmarks/ATTACK.md.
 attack: .venv/ready
