@@ -4,6 +4,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from nn.few_shot.episodes import (
@@ -104,6 +105,44 @@ def test_outer_gradients_count_gradients_and_losses_as_constants() -> None:
         layer.bias.data += moved
         values.append(model.loss(support, mask, queries, targets, torch.Generator()).item())
     assert abs(gradient - (values[0] - values[1]) / 2e-4) < 1e-6 + 1e-4 * abs(gradient)
+
+
+def loop_loss(model: FewShotModel, support: Tensor, queries: Tensor, targets: Tensor) -> Tensor:
+    """The loss of one episode after two updates by plain autograd, in which inner gradients and losses have no graph."""
+    method, network = model.method, model.method.network
+    names, weights = zip(*network.named_parameters(), strict=True)
+    flat = torch.cat([weight.flatten() for weight in weights])
+    state = cell = flat.new_zeros(len(flat), method.hidden)
+    forget = learn = flat.new_zeros(len(flat), 1)
+    for _ in range(2):
+        parts = [part.view_as(w) for part, w in zip(flat.split([w.numel() for w in weights]), weights, strict=True)]
+        logits = functional_call(network, dict(zip(names, parts, strict=True)), (support.flatten(0, 1),))
+        loss = cross_entropy(logits, labels_of(support))
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, parts)])
+        seen = torch.tensor([[*inputs_of(value), *inputs_of(loss.item())] for value in gradient.tolist()]).double()
+        let_in, keep, let_out, new = method.inputs(torch.cat([seen, state], 1)).chunk(4, 1)
+        cell = keep.sigmoid() * cell + let_in.sigmoid() * new.tanh()
+        state = let_out.sigmoid() * cell.tanh()
+        forget = method.forget(torch.cat([state, flat[:, None], forget], 1)).sigmoid()
+        learn = method.learn(torch.cat([state, flat[:, None], learn], 1)).sigmoid()
+        flat = forget[:, 0] * flat - learn[:, 0] * gradient
+    parts = [part.view_as(w) for part, w in zip(flat.split([w.numel() for w in weights]), weights, strict=True)]
+    inputs, shots = torch.cat([support.flatten(0, 1), queries]), support.shape[0] * support.shape[1]
+    logits = functional_call(network, dict(zip(names, parts, strict=True)), (inputs, shots))
+    return cross_entropy(logits[shots:], targets)
+
+
+def test_outer_gradients_of_two_updates_are_those_of_a_loop_without_second_derivatives() -> None:
+    model = small_model("meta-lstm", steps=2, hidden=3).train()
+    for layer in (model.method.inputs, model.method.forget, model.method.learn):
+        layer.weight.data *= 40
+    support, mask, queries, targets = random_episodes(model, count=2)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(model.loss(support, mask, queries, targets, torch.Generator()), parameters)
+    loss = sum(loop_loss(model, *episode) for episode in zip(support, queries, targets, strict=True)) / 2
+    assert isinstance(loss, Tensor)
+    for gradient, expected in zip(found, torch.autograd.grad(loss, parameters), strict=True):
+        torch.testing.assert_close(gradient, expected)
 
 
 def test_the_number_of_updates_follows_the_shots_as_published() -> None:
