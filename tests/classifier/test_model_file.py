@@ -184,13 +184,14 @@ def kept(tmp_path: Path) -> Path:
 def test_damaged_and_foreign_files_are_refused_with_the_reason(kept: Path) -> None:
     whole = kept.read_bytes()
     header = metadata(whole)
-    newer = save({"x": torch.zeros(1)}, {**header, "version": "4", "protograph": "9.9"})
+    newer = save({"x": torch.zeros(1)}, {**header, "version": "5", "protograph": "9.9"})
     for content, reason in (
         (b"", "is not a model file"),
         (b"a text, and no tensors", "is not a model file"),
         (save({"x": torch.zeros(1)}), "is not a model file"),
         (save({"x": torch.zeros(1)}, {"format": "pt"}), "not a Protograph classifier"),
-        (newer, "version 4 of the format, written by protograph 9.9.*install a newer one"),
+        (newer, "version 5 of the format, written by protograph 9.9.*which reads versions 1 to 4: install a newer one"),
+        (save({"x": torch.zeros(1)}, {**header, "version": "4"}), r"is damaged \(its header is not that of version 4\)"),
         (save({"x": torch.zeros(1)}, {**header, "version": "one"}), r"is damaged \(version one of its format\)"),
         (whole[: len(whole) // 2], "is (damaged|not a model file)"),
         (whole[:-1], "is damaged"),

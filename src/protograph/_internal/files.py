@@ -7,8 +7,8 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,27 @@ def write_atomically(path: Path, content: bytes) -> None:
 def followed(path: Path) -> Path:
     """Return the target of a link, or the path itself if it is no link."""
     return path.resolve() if path.is_symlink() else path
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Yield an empty file to fill, and what moves it into its place; without that, it is removed again.
+
+    Whoever fills it also writes it to the disk. It gets the permissions of the file whose place it takes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
+    os.close(handle)
+
+    def move() -> None:
+        os.chmod(name, _permissions(path))
+        os.replace(name, path)
+        sync_folder(path.parent)
+
+    try:
+        yield Path(name), move
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 def _replace(path: Path, content: bytes) -> None:

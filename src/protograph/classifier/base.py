@@ -18,6 +18,7 @@ from protograph.classifier.inputs import as_array, as_images
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array
 from protograph.classifier.prior import check_prior, prior_offsets
+from protograph.classifier.segmented_file import Stored
 from protograph.classifier.state import ChangeLock, State
 from protograph.classifier.thumbnails import Examples, Thumbnails, count_bytes, make_thumbnails
 from protograph.encoders import Encoder
@@ -37,6 +38,7 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _state: State  # all that changes with the classes: a reader takes it once, a change replaces it
     _changes: ChangeLock
     _done: list[str]  # what was changed since it was fitted or loaded
+    _stored: Stored | None = None  # what the large file holds that it was loaded from or written into
 
     def __init__(
         self,

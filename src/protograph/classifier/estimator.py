@@ -301,10 +301,11 @@ class Classifier(Teaching):
     def save(self, path: Path | str) -> None:
         """Write the classifier into one file, which is replaced atomically.
 
-        `edit` also keeps the version before, for undo.
+        To the large file that it was loaded from, or written into, only what is different is appended. `edit` also keeps the
+        version before, for undo.
         """
         check_is_fitted(self)
-        write_model(Path(path), self._contents(), self._restored)
+        self._stored = write_model(Path(path), self._contents(), self._restored)
 
     def _contents(self) -> Contents:
         """Return what a model file holds of the classifier."""
@@ -321,7 +322,7 @@ class Classifier(Teaching):
             "threshold": state.threshold,
             "bias": state.bias,
         }
-        return Contents(state.space, self.encoder_, values, state.kept, state.thumbnails)
+        return Contents(state.space, self.encoder_, values, state.kept, state.thumbnails, self._stored)
 
     @classmethod
     def load(cls, path: Path | str, backbone_weights: Path | str | None = None, relations: Sequence[str] = ()) -> Self:
@@ -352,6 +353,7 @@ class Classifier(Teaching):
             parameters["prior"] = dict(parameters["prior"])
         loaded = cls(encoder=contents.encoder, **parameters)
         loaded.encoder_, loaded.n_features_in_ = contents.encoder, values["features"]
+        loaded._stored = contents.stored
         limits = values["threshold"], values["bias"]
         return loaded._begin(
             State.of(contents.space, values["classes"], values["dtype"], contents.kept, *limits, contents.thumbnails)

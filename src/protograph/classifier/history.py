@@ -4,25 +4,44 @@ The earlier versions of birds.pg are complete model files in the folder birds.pg
 file there, by a hard link where the file system has them, and then replaces it. Which version came before which is said by
 the files themselves: each names the digest of the version it was made from. So there is no list that could be out of date, and
 after a kill at any moment the file is whole, and nothing that was kept is lost.
+
+A large file has its versions in itself, as far back as its base: a change appends what is different, and to go back or forth
+appends that the file returns to one of its states. It is put into the folder where it is written anew.
 """
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import UNFINISHED, followed, sync_folder, write_atomically
-from protograph.classifier.model_file import Contents, loadable, locked, read_header, unpack
+from protograph._internal.files import UNFINISHED, followed, new_file, sync_folder, write_atomically
+from protograph.classifier.model_file import (
+    Contents,
+    append_model,
+    is_segmented,
+    loadable,
+    locked,
+    pack,
+    read_header,
+    read_model,
+    read_segment_list,
+    unpack,
+)
 from protograph.classifier.model_schema import LONGEST_CHANGE, ChangeValues
+from protograph.classifier.segmented_file import append_return
 
 MOST_VERSIONS = 20  # that are kept beside a file
+LARGEST_KEPT = 2  # times the size of a large file, up to which other large ones are kept beside it; the newest one always is
 NAME = re.compile(r"(\d{6,})-([0-9a-f]{32})\.pg")  # of a version: its number and its digest
 
 
@@ -49,6 +68,13 @@ class Change:
 class _Described(msgspec.Struct):
     """What a version says of itself."""
 
+    classes: Annotated[int, msgspec.Meta(ge=0)]
+    change: ChangeValues | None = None
+
+
+class _Values(msgspec.Struct):
+    """What history takes from the values of a plain file."""
+
     names: list[str]
     change: ChangeValues | None = None
 
@@ -62,6 +88,7 @@ class _Version:
         digest: Its digest.
         number: The number of the change that made it; 0 where none did.
         described: What it says of itself; None where that cannot be read.
+        large: Whether the file is a large one, which may hold several versions.
 
     """
 
@@ -69,6 +96,7 @@ class _Version:
     digest: str
     number: int
     described: _Described | None
+    large: bool = False
 
     @property
     def after(self) -> str | None:
@@ -80,7 +108,7 @@ class _Version:
         assert self.described is not None
         assert self.described.change is not None
         change = self.described.change
-        return Change(change.number, change.what, change.when, len(self.described.names), undone)
+        return Change(change.number, change.what, change.when, self.described.classes, undone)
 
 
 def history_folder(path: Path | str) -> Path:
@@ -100,7 +128,7 @@ def history(path: Path | str) -> list[Change]:
 
     """
     current = _read(followed(Path(path)))
-    versions = _kept(path)
+    versions = _versions(path)
     undone = [version.change(undone=True) for version in reversed(_later(current, versions))]
     line = [current, *_earlier(current, versions)]
     return undone + [version.change() for version in line[:-1]]
@@ -121,7 +149,7 @@ def undo(path: Path | str) -> Change:
         current = _read(followed(path))
         if current.after is None:
             raise InputError(f"there is nothing to undo: no change of {path} is kept")
-        before = _kept(path).get(current.after)
+        before = _versions(path).get(current.after)
         if before is None:
             folder = history_folder(path)
             state = "does not have it any more" if folder.is_dir() else "is not there"
@@ -144,7 +172,7 @@ def redo(path: Path | str) -> Change:
     """
     path = Path(path)
     with locked(path):
-        later = _later(_read(followed(path)), _kept(path))
+        later = _later(_read(followed(path)), _versions(path))
         if not later:
             raise InputError(f"there is nothing to redo: no change of {path} was undone, or it was changed since")
         _bring_back(path, later[0])
@@ -165,27 +193,54 @@ def write_change(path: Path, contents: Contents, what: str, restore: Callable[[C
 
     """
     current = _read(followed(path))
-    number = 1 + max([current.number, *(version.number for version in _kept(path).values())])
+    number = 1 + max([current.number, *(version.number for version in _versions(path).values())])
     what = what if len(what) <= LONGEST_CHANGE else f"{what[: LONGEST_CHANGE - 1]}…"
     change = ChangeValues(number, what, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", current.digest)
     values: dict[str, Any] = {**contents.values, "change": msgspec.to_builtins(change)}
-    _replace(path, current, loadable(path, replace(contents, values=values), restore))
+    packed = pack(replace(contents, values=values))
+    _forget_itself(path, current)
+    if append_model(path, packed):
+        _prune(path)
+        return
+    with loadable(path, packed, restore) as ready:
+        _replace(path, current, ready.move)
 
 
 def _bring_back(path: Path, version: _Version) -> None:
     """Replace a model file by a kept version, if that is whole, and keep the file as a version."""
+    current = _read(followed(path))
+    _forget_itself(path, current)
     try:
+        if version.file == current.file:
+            append_return(version.file, version.digest)
+            return
+        if version.large:
+            _check_whole(version)
+            _replace(path, current, partial(os.replace, version.file, current.file))
+            return
         content = version.file.read_bytes()
         unpack(content, version.file)
         if _read(version.file).digest != version.digest:
             raise InputError(f"{version.file} is not what its name says")
-    except (InputError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise InputError(f"{path} was left as it is, since the version to go back to cannot be used: {error}") from error
-    _replace(path, _read(followed(path)), content)  # a copy: whoever writes into the file leaves the version alone
+    _replace(path, current, partial(write_atomically, path, content))  # a copy: whoever writes into the file leaves it alone
 
 
-def _replace(path: Path, current: _Version, content: bytes) -> None:
-    """Keep the current version of a model file, then replace it, then remove versions that nobody can go back to."""
+def _check_whole(version: _Version) -> None:
+    """Let a large file stand at one of its versions.
+
+    Raises:
+        InputError: It is damaged, or does not have this version.
+
+    """
+    if _read(version.file).digest != version.digest:
+        append_return(version.file, version.digest)
+    read_model(version.file)
+
+
+def _replace(path: Path, current: _Version, move: Callable[[], None]) -> None:
+    """Keep the current version of a model file, then let another take its place, then remove those that nobody goes back to."""
     folder = history_folder(path)
     try:
         folder.mkdir(exist_ok=True)
@@ -195,9 +250,18 @@ def _replace(path: Path, current: _Version, content: bytes) -> None:
     if not kept.is_file() or kept.stat().st_size != current.file.stat().st_size:
         _link(current.file, kept)
         sync_folder(folder)
-    write_atomically(path, content)
+    move()
     sync_folder(followed(path).parent)
     _prune(path)
+
+
+def _forget_itself(path: Path, current: _Version) -> None:
+    """Remove a large file from its own versions, where a killed process put it and did not come to replace it."""
+    if current.large:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for file in history_folder(path).iterdir():
+                if NAME.fullmatch(file.name) and file.samefile(current.file):
+                    file.unlink()
 
 
 def _link(file: Path, kept: Path) -> None:
@@ -206,20 +270,30 @@ def _link(file: Path, kept: Path) -> None:
     try:
         os.link(file, kept)
     except OSError:
-        write_atomically(kept, file.read_bytes())
+        with new_file(kept) as (unplaced, move):
+            shutil.copyfile(file, unplaced)
+            with unplaced.open("rb+") as copied:
+                os.fsync(copied.fileno())
+            move()
 
 
 def _prune(path: Path) -> None:
-    """Remove the versions that nobody can go back to, the oldest beyond the limit, and what killed processes left."""
-    current, versions = _read(followed(path)), _kept(path)
+    """Remove the files that nobody can go back to, the oldest beyond the limits, and what killed processes left."""
+    current, versions = _read(followed(path)), _versions(path)
     earlier, later = _earlier(current, versions), _later(current, versions)
     oldest = earlier[-1].number if earlier else current.number
-    alive = {version.digest for version in (*earlier, *later)}
+    alive = {version.file for version in (*earlier, *later)}
+    newest = {version.file: version for version in sorted(versions.values(), key=lambda version: version.number)}
+    newest.pop(current.file, None)
     # A version that cannot be read hides those before it: these have smaller numbers, and stay
-    dead = [version for version in versions.values() if version.digest not in alive and version.number >= oldest]
-    rest = sorted(versions.keys() - {version.digest for version in dead}, key=lambda digest: versions[digest].number)
-    dead += [versions[digest] for digest in rest[: max(0, len(rest) - MOST_VERSIONS)]]
-    for file in (*(version.file for version in dead), *history_folder(path).glob(f".*{UNFINISHED}")):
+    dead = [file for file, version in newest.items() if file not in alive and version.number >= oldest]
+    rest = [file for file in newest if file not in dead]
+    dead += rest[: max(0, len(rest) - MOST_VERSIONS)]
+    large = [file for file in rest if newest[file].large][::-1]
+    room = LARGEST_KEPT * current.file.stat().st_size
+    sizes = accumulate(file.stat().st_size for file in large)
+    dead += [file for file, size in list(zip(large, sizes, strict=True))[1:] if size > room]
+    for file in (*dead, *history_folder(path).glob(f".*{UNFINISHED}")):
         file.unlink(missing_ok=True)
 
 
@@ -243,17 +317,34 @@ def _later(current: _Version, versions: dict[str, _Version]) -> list[_Version]:
     return line
 
 
-def _kept(path: Path | str) -> dict[str, _Version]:
-    """Return the versions in the folder by digest, the current one perhaps among them."""
+def _versions(path: Path | str) -> dict[str, _Version]:
+    """Return the versions in the folder, and in a large file itself, by digest; perhaps also the current one."""
     versions = {}
     with suppress(FileNotFoundError, NotADirectoryError):
         for file in history_folder(path).iterdir():
             if match := NAME.fullmatch(file.name):
-                described = None
+                version = _Version(file, match[2], int(match[1]), None)  # as far as its name says
+                versions[version.digest] = version
                 with suppress(InputError, OSError):
-                    described = _read(file).described
-                versions[match[2]] = _Version(file, match[2], int(match[1]), described)
-    return versions
+                    versions |= _states(version)
+    current = _read(followed(Path(path)))
+    return versions | (_states(current) if current.large else {})
+
+
+def _states(version: _Version) -> dict[str, _Version]:
+    """Return the versions in a file by digest, of which there are several in a large one, with what they say of themselves."""
+    if not is_segmented(version.file):
+        return {version.digest: replace(version, described=_read(version.file).described)}
+    states = read_segment_list(version.file).states
+    return {digest: _large_version(version.file, digest, state.header.note) for digest, state in states.items()}
+
+
+def _large_version(file: Path, digest: str, note: dict[str, Any]) -> _Version:
+    try:
+        described = msgspec.convert(note, _Described)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{file} is damaged ({error}): restore a copy, or fit again") from error
+    return _Version(file, digest, described.change.number if described.change else 0, described, large=True)
 
 
 def _read(file: Path) -> _Version:
@@ -263,9 +354,13 @@ def _read(file: Path) -> _Version:
         InputError: There is no model file, or it says nothing that makes sense.
 
     """
+    if is_segmented(file):
+        head = read_segment_list(file).head
+        return _large_version(file, head.digest, head.header.note)
     header = read_header(file)
     try:
-        described = msgspec.json.decode(header["classifier"], type=_Described)
+        values = msgspec.json.decode(header["classifier"], type=_Values)
     except (ValueError, KeyError, RecursionError) as error:
         raise InputError(f"{file} is damaged ({str(error) or type(error).__name__}): restore a copy, or fit again") from error
+    described = _Described(len(values.names), values.change)
     return _Version(file, header["digest"], described.change.number if described.change else 0, described)

@@ -13,29 +13,51 @@ thumbnails                     bytes of the thumbnails of examples, one after an
 further.I                      [n, D] examples that fitted classes were given later
 relation.I.*                   similarities of the classes, and small tables of the source
 encoder.*                      weights of the encoder, if the file keeps them
+
+A large file holds the same in another layout (`segmented_file.py`), to which changes are appended.
 """
 
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
-from functools import partial
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import check_plain_file, followed, read_plain_file, unfinished, write_atomically
+from protograph._internal.files import (
+    check_plain_file,
+    followed,
+    new_file,
+    read_plain_file,
+    unfinished,
+    write_atomically,
+)
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import CLASSIFIER_PARAMETERS, renamed
 from protograph._internal.sealed import metadata, seal, unseal, with_prefix
+from protograph._internal.segments import Rows, SegmentList, row_bytes
 from protograph._version import __version__
+from protograph.classifier import segmented_file
 from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettings, GaussianSpace, RelationUse
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.model_schema import check_contents, check_size, parse_values
+from protograph.classifier.segmented_file import (
+    FILE_FORMAT,
+    SEGMENTED_VERSION,
+    Stored,
+    append_change,
+    has_segments,
+    list_segments,
+    read_stored,
+    write_stored,
+)
 from protograph.classifier.thumbnails import Thumbnails, check_thumbnail
 from protograph.encoders import Encoder, KeptEncoder, check_weights_used, open_encoder
 from protograph.nn.backbones import Centred
@@ -44,9 +66,9 @@ from protograph.relations import KeptRelation, RelationSpec, relation_label
 from protograph.relations.stored import described_path
 from protograph.variants import OPERATORS, Op, Variant, build
 
-FILE_FORMAT = "protograph-classifier"
-FORMAT_VERSION = 3  # of the files this code writes; it reads every version from 1 on
-MAX_MODEL_BYTES = 16_000_000_000  # of a file; the largest encoders that are kept in one have a tenth
+FORMAT_VERSION = 3  # of the plain files this code writes; it reads every version from 1 on
+MAX_MODEL_BYTES = 16_000_000_000  # of a plain file; the largest encoders that are kept in one have a tenth
+MAX_SEGMENTED_BYTES = 2**44  # of one with segments, which is mapped
 TABLES = ("offsets", "sharpness", "limits")  # settings by the number of examples
 WAIT = 60.0  # seconds that a change waits for one of another process
 
@@ -61,6 +83,7 @@ class Contents:
         values: Plain JSON values.
         kept: The features [n, D] of all images by class, if they are kept.
         thumbnails: The thumbnails of examples by class, if they are kept.
+        stored: What the large file holds that they came from, or were written into.
 
     """
 
@@ -69,6 +92,7 @@ class Contents:
     values: dict[str, Any]
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     thumbnails: Mapping[str, Thumbnails] = field(default_factory=dict)
+    stored: Stored | None = None
 
 
 @dataclass(frozen=True)
@@ -103,31 +127,147 @@ class NamedPaths:
         return specs
 
 
-def write_model(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> None:
+@dataclass(frozen=True)
+class Packed:
+    """The contents of a model file as values and tensors.
+
+    Attributes:
+        values: The values.
+        tensors: The tensors by name, some in parts.
+        stored: As in `Contents`.
+
+    """
+
+    values: dict[str, Any]
+    tensors: dict[str, Rows]
+    stored: Stored | None
+
+    @cached_property
+    def large(self) -> bool:
+        """Whether they are to be a large file."""
+        return sum(map(row_bytes, self.tensors.values())) >= segmented_file.SEGMENTED_BYTES
+
+    @cached_property
+    def slim(self) -> dict[str, Any]:
+        """The values of a large file: without the names where these are the labels, and without the change."""
+        alike = self.values["names"] == self.values["classes"]
+        left_out = ("change", "names") if alike else ("change",)
+        return {name: value for name, value in self.values.items() if name not in left_out}
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What a large file says of this state."""
+        return {"classes": len(self.values["names"]), "change": self.values.get("change")}
+
+
+def write_model(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> Stored | None:
     """Write a model file, if it can be loaded again. Readers see the old file or the new one.
+
+    To the large file that the contents came from, only what is different is appended.
 
     Args:
         path: The file.
         contents: What to write.
         restore: What makes a classifier of contents, tried on those that are to be written.
 
+    Returns:
+        What the file holds then, if it is a large one.
+
     Raises:
         InputError: What would be written could not be loaded again.
 
     """
-    write_atomically(path, loadable(path, contents, restore))
+    packed = pack(contents)
+    if packed.large and not path.is_dir():  # it takes a while, and nobody shall take the new file for a leftover
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path):
+            if path.exists() and (appended := append_model(path, packed)):
+                return appended
+            with loadable(path, packed, restore) as ready:
+                ready.move()
+            return ready.stored
+    with loadable(path, packed, restore) as ready:
+        ready.move()
+    return ready.stored
 
 
-def loadable(path: Path, contents: Contents, restore: Callable[[Contents], object]) -> bytes:
-    """Return the bytes of a model file, if it can be loaded again; the arguments are those of `write_model`."""
+def append_model(path: Path, packed: Packed) -> Stored | None:
+    """Append what is different to the large model file that it came from, whose lock the caller holds.
+
+    Returns:
+        What the file then holds; None where it stays as it is, and is to be written anew.
+
+    Raises:
+        InputError: What would be appended could not be loaded again.
+
+    """
+    if packed.stored is None or not packed.large:
+        return None
+    with _tried(path):
+        sketches = {name: _sketch(rows) for name, rows in packed.tensors.items()}
+        check_contents(msgspec.to_builtins(packed.values, enc_hook=lambda number: number.item()), sketches)
+        return append_change(followed(path), packed.stored, packed.slim, packed.tensors, packed.note)
+
+
+@dataclass
+class NewModelFile:
+    """A model file that can be loaded again, and is not in its place yet.
+
+    Attributes:
+        move: What moves it into its place.
+        stored: What it holds, if it is a large one.
+
+    """
+
+    move: Callable[[], None]
+    stored: Stored | None = None
+
+
+@contextmanager
+def loadable(path: Path, packed: Packed, restore: Callable[[Contents], object]) -> Iterator[NewModelFile]:
+    """Yield a new model file, if it can be loaded again.
+
+    Args:
+        path: The file whose place it is to take.
+        packed: What to write.
+        restore: What makes a classifier of contents, tried on those that are to be written.
+
+    Raises:
+        InputError: What would be written could not be loaded again.
+
+    """
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file, such as {path / 'classes.pg'}")
-    content = pack(contents)
+    if not packed.large:
+        content = _plain_file(packed)
+        with _tried(path):
+            restore(unpack(content, path))
+        yield NewModelFile(partial(write_atomically, path, content))
+        return
+    path = followed(path)
+    with new_file(path) as (unplaced, move):
+        with _tried(path):
+            with unplaced.open("r+b", buffering=0) as file:
+                write_stored(file, packed.slim, packed.tensors, packed.note)
+            read = _read_segmented(unplaced, path, NamedPaths())
+            restore(read)
+        assert read.stored is not None
+        yield NewModelFile(move, replace(read.stored, values=packed.slim, tensors=packed.tensors))
+
+
+@contextmanager
+def _tried(path: Path) -> Iterator[None]:
     try:
-        restore(unpack(content, path))
+        yield
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{path} was left as it was, since the new file could not be loaded again: {error}") from error
-    return content
+
+
+def _sketch(rows: Rows) -> Tensor:
+    """Return a tensor of the type and the shape of rows, without numbers where these are floating-point ones."""
+    if isinstance(rows, Tensor):
+        return torch.empty_like(rows, device="meta") if rows.is_floating_point() else rows
+    return torch.empty(sum(map(len, rows)), *rows[0].shape[1:], dtype=rows[0].dtype, device="meta")
 
 
 def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
@@ -173,7 +313,40 @@ def read_model(path: Path, named: NamedPaths | None = None) -> Contents:
         InputError: There is no model file, or it is damaged, or of a newer version, or has no use for a named path.
 
     """
+    if is_segmented(path):
+        return _read_segmented(path, path, named or NamedPaths())
     return unpack(read_plain_file(path, "model file", MAX_MODEL_BYTES), path, named)
+
+
+def is_segmented(path: Path) -> bool:
+    """Return whether a model file is a large one, laid out in segments.
+
+    Raises:
+        InputError: There is no plain file.
+
+    """
+    check_plain_file(path, "model file", MAX_SEGMENTED_BYTES)
+    try:
+        return has_segments(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+
+
+def _read_segmented(file: Path, path: Path, named: NamedPaths) -> Contents:
+    """Return the contents of a large model file, which errors call by a path."""
+    try:
+        stored = read_stored(file)
+        values = dict(stored.values)
+        values.setdefault("names", values.get("classes"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
+    contents = _contents(path, values, cast(Mapping[str, Tensor], stored.tensors), named)
+    parts = {"support": contents.space.support, "kept": list(contents.kept.values())}
+    tensors = dict(stored.tensors)
+    for name, listed in parts.items():  # the same rows, as they are packed, so that they are seen to be the same
+        if name in tensors and cast(Tensor, tensors[name]).dtype == torch.float32:
+            tensors[name] = [cast(Tensor, tensors[name])[:0], *listed]
+    return replace(contents, stored=replace(stored, tensors=tensors))
 
 
 def read_header(path: Path) -> dict[str, str]:
@@ -185,7 +358,9 @@ def read_header(path: Path) -> dict[str, str]:
         InputError: There is no model file.
 
     """
-    check_plain_file(path, "model file", MAX_MODEL_BYTES)
+    if is_segmented(path):
+        segments = read_segment_list(path)
+        return {**segments.segments[0].header.metadata, "digest": segments.head.digest}
     try:
         with path.open("rb") as file:
             length = file.read(8)
@@ -196,6 +371,19 @@ def read_header(path: Path) -> dict[str, str]:
     if header.get("format") != FILE_FORMAT or "digest" not in header:
         raise InputError(f"{path} is a safetensors file, but not a Protograph classifier: give a file that `fit` made")
     return header
+
+
+def read_segment_list(path: Path) -> SegmentList:
+    """Return the segments of a large model file, by their headers.
+
+    Raises:
+        InputError: One is damaged.
+
+    """
+    try:
+        return list_segments(path)
+    except ValueError as error:
+        raise _damaged(path, error) from error
 
 
 @contextmanager
@@ -210,8 +398,8 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def pack(contents: Contents) -> bytes:
-    """Return the bytes of a model file."""
+def pack(contents: Contents) -> Packed:
+    """Return the contents of a model file as values and tensors."""
     space, encoder = contents.space, contents.encoder
     described = [relation.describe() for relation in space.relations.values()]
     values = {
@@ -224,22 +412,29 @@ def pack(contents: Contents) -> bytes:
         "encoder": None if encoder is None else encoder.description(),
     }
     values["kept"] = [[name, len(features)] for name, features in contents.kept.items()]
-    tensors = _model_tensors(space)
+    tensors: dict[str, Rows] = dict(_model_tensors(space))
     if contents.thumbnails:
         values["thumbnails"] = [[name, [len(part or b"") for part in parts]] for name, parts in contents.thumbnails.items()]
         joined = b"".join(part for parts in contents.thumbnails.values() for part in parts if part)
         tensors["thumbnails"] = torch.frombuffer(bytearray(joined), dtype=torch.uint8)
     if contents.kept:
-        tensors["kept"] = torch.cat(list(contents.kept.values()))
-    tensors |= {"prototypes": space.prototypes, "support": torch.cat([space.prototypes[:0], *space.support])}
+        tensors["kept"] = [space.prototypes[:0], *contents.kept.values()]
+    tensors |= {"prototypes": space.prototypes, "support": [space.prototypes[:0], *space.support]}
     for index, (_, parts) in enumerate(described):
         tensors |= {f"relation.{index}.{name}": value for name, value in parts.items()}
     if encoder is not None:
         tensors |= {f"encoder.{name}": value for name, value in encoder.tensors().items()}
+    return Packed(values, tensors, contents.stored)
+
+
+def _plain_file(packed: Packed) -> bytes:
+    """Return the bytes of a plain model file."""
     return seal(
-        {name: value.clone() for name, value in tensors.items()},  # safetensors refuses tensors that share memory
+        {  # safetensors refuses tensors that share memory
+            name: rows.clone() if isinstance(rows, Tensor) else torch.cat(list(rows)) for name, rows in packed.tensors.items()
+        },
         "classifier",
-        json.dumps(values, ensure_ascii=False, default=lambda number: number.item()),  # numpy's own numbers
+        json.dumps(packed.values, ensure_ascii=False, default=lambda number: number.item()),  # numpy's own numbers
         format=FILE_FORMAT,
         version=str(FORMAT_VERSION),
         protograph=__version__,
@@ -247,8 +442,7 @@ def pack(contents: Contents) -> bytes:
 
 
 def unpack(content: bytes, path: Path, named: NamedPaths | None = None) -> Contents:
-    """Return the contents that `pack` packed, also in an earlier version."""
-    named = named or NamedPaths()
+    """Return the contents of a plain file, also of an earlier version."""
     try:
         header = metadata(content)
     except ValueError as error:
@@ -259,6 +453,14 @@ def unpack(content: bytes, path: Path, named: NamedPaths | None = None) -> Conte
     try:
         text, tensors = unseal(content, "classifier")
         values = upgraded(parse_values(text), version)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
+    return _contents(path, values, tensors, named or NamedPaths())
+
+
+def _contents(path: Path, values: dict[str, Any], tensors: Mapping[str, Tensor], named: NamedPaths) -> Contents:
+    """Return the contents of a file with these values, in today's layout, and these tensors."""
+    try:
         check_contents(values, tensors)
         tensors = {name: value.float() if _is_single(name) else value for name, value in tensors.items()}
         operators = values["variant"]["operators"] if values["model"] == "variant" else []
@@ -309,11 +511,13 @@ def _format_version(header: Mapping[str, str], path: Path) -> int:
     text = str(header.get("version"))
     if not text.isdecimal() or int(text) < 1:
         raise InputError(f"{path} is damaged (version {text} of its format): restore a copy, or fit again")
-    if int(text) > FORMAT_VERSION:
+    if int(text) > SEGMENTED_VERSION:
         raise InputError(
             f"{path} has version {text} of the format, written by protograph {header.get('protograph')}; this is protograph "
-            f"{__version__}, which reads versions 1 to {FORMAT_VERSION}: install a newer one"
+            f"{__version__}, which reads versions 1 to {SEGMENTED_VERSION}: install a newer one"
         )
+    if int(text) > FORMAT_VERSION:
+        raise InputError(f"{path} is damaged (its header is not that of version {text}): restore a copy, or fit again")
     return int(text)
 
 

@@ -6,7 +6,7 @@ name, a type, a shape and finite numbers, and no part that is built may be large
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -295,16 +295,24 @@ def parse_values(text: str) -> dict[str, Any]:
         ValueError: The text is no JSON object, or has a number that is not finite, or a whole one of more than 64 bits.
 
     """
+    return parse_as(text, dict[str, Any])
+
+
+Parsed = TypeVar("Parsed")
+_LONG_NUMBER = re.compile(rb"\d{19}")  # a whole number of more than 64 bits has as many digits
+
+
+def parse_as(text: str | bytes | memoryview, kind: type[Parsed]) -> Parsed:
+    """Return JSON values of a type, with the errors of `parse_values`."""
     try:
-        values = msgspec.json.decode(text, type=dict[str, Any])
+        values = msgspec.json.decode(text, type=kind)
     except RecursionError as error:
         raise ValueError("its JSON is nested too deeply") from error
-    if _LONG_NUMBER.search(text):
-        _check_whole_numbers(values)
+    except UnicodeDecodeError as error:
+        raise ValueError("its JSON is not UTF-8") from error
+    if _LONG_NUMBER.search(text.encode() if isinstance(text, str) else text):
+        _check_whole_numbers(msgspec.to_builtins(values))
     return values
-
-
-_LONG_NUMBER = re.compile(r"\d{19}")  # a whole number of more than 64 bits has as many digits
 
 
 def _check_whole_numbers(value: Any) -> None:
@@ -338,7 +346,10 @@ def check_contents(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
 def check_tensor(
     name: str, tensor: Tensor, dtypes: Sequence[torch.dtype] | None = FLOATS, shape: Sequence[int | None] | None = None
 ) -> None:
-    """Raise a `ValueError` unless a tensor has one of the types and the shape, where None is any, and is finite."""
+    """Raise a `ValueError` unless a tensor has one of the types and the shape, where None is any, and is finite.
+
+    Of a tensor on the device "meta", which has no numbers, these are not checked.
+    """
     if dtypes is not None and tensor.dtype not in dtypes:
         raise ValueError(f"the tensor '{name}' is of {tensor.dtype}".replace("torch.", ""))
     if shape is not None and (
@@ -347,7 +358,8 @@ def check_tensor(
         wanted = tuple("any" if size is None else size for size in shape)
         raise ValueError(f"the tensor '{name}' is {tuple(tensor.shape)}, not {wanted}")
     # The sum would overflow, and a mask would take memory
-    if tensor.is_floating_point() and tensor.numel() and not all(bound.isfinite() for bound in tensor.aminmax()):
+    numbers = tensor.is_floating_point() and tensor.numel() and not tensor.is_meta
+    if numbers and not all(bound.isfinite() for bound in tensor.aminmax()):
         raise ValueError(f"the tensor '{name}' holds NaN or infinity")
 
 
