@@ -12,6 +12,7 @@ from kept import SPARSE, blobs
 from protograph import Classifier
 from protograph._internal.errors import InputError
 from protograph._internal.sealed import seal, unseal
+from protograph.classifier import segmented_file
 from protograph.classifier.inspection import inspect_model
 
 
@@ -101,3 +102,37 @@ def test_paths_without_a_file_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=said):
             inspect_model(path)
+
+
+def test_segments_of_a_large_file_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
+    monkeypatch.setattr(segmented_file, "LARGEST_SHARE", 1000)
+    path = tmp_path / "own.pg"
+    features, labels = blobs()
+    Classifier().fit(features, labels).save(path)
+    for name in "xy":
+        with Classifier.edit(path) as known:
+            known.add_class(name, features[:1])
+    Classifier.undo(path)
+    with path.open("ab") as file:
+        file.write(b"x" * 77)
+    found = inspect_model(path)
+    told = [(segment.kind, segment.what, segment.present) for segment in found.segments]
+    assert told == [
+        ("base", "", True), ("change", "added 'x' from 1 example", True), ("change", "added 'y' from 1 example", False),
+        ("return", "", False),
+    ]  # fmt: skip
+    assert found.segments[3].digest == found.segments[1].digest == found.metadata["digest"]
+    assert (found.parts["classes"], found.parts["of these added"], found.unfinished) == (7, 1, 77)
+    assert sum(segment.size for segment in found.segments) + 77 == found.size == path.stat().st_size
+    assert {tensor.name: tensor.shape for tensor in found.tensors}["prototypes"] == (6, 5)
+
+
+def test_a_large_file_that_is_damaged_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
+    Classifier().fit(*blobs()).save(tmp_path / "own.pg")
+    content = (tmp_path / "own.pg").read_bytes()
+    for cut in (100, 400, len(content) - 1):
+        (tmp_path / "own.pg").write_bytes(content[:cut])
+        with pytest.raises(InputError, match=r"own.pg is not a model file \(its base"):
+            inspect_model(tmp_path / "own.pg")

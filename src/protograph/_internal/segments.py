@@ -249,15 +249,13 @@ def _check_order(header: Header, before: str, states: Collection[str]) -> None:
 
 def _sealed_from(file: BinaryIO, start: int, size: int) -> bool:
     """Return whether any segment behind a start is sealed."""
-    position = start - start % ALIGNMENT
+    position = start
     while position < size:
         content = _read(file, position, min(PORTION + SEAL.size, size - position))
         at = content.find(MAGIC)
         while at >= 0:
-            if (position + at) % ALIGNMENT == 0 and len(content) - at >= SEAL.size:
-                _, begin, length, _ = SEAL.unpack_from(content, at)
-                if begin >= start and begin + length == position + at + SEAL.size:
-                    return True
+            if at % ALIGNMENT == 0 and len(content) - at >= SEAL.size:
+                return True
             at = content.find(MAGIC, at + 1)
         position += PORTION
     return False
@@ -394,14 +392,19 @@ class Reader:
         else:
             self.buffer = mmap.mmap(file.fileno(), stop, access=mmap.ACCESS_COPY)
 
-    def tensors(self, segment: Segment) -> dict[str, Tensor]:
+    def tensors(self, segment: Segment, *names: str) -> dict[str, Tensor]:
         """Return the tensors of a segment.
+
+        Args:
+            segment: The segment.
+            names: The names of the tensors, by default all.
 
         Raises:
             ValueError: One does not match its digest.
 
         """
-        tensors = {name: self._tensor(segment, part, part.shape) for name, part in segment.header.parts.items()}
+        parts = {name: part for name, part in segment.header.parts.items() if not names or name in names}
+        tensors = {name: self._tensor(segment, part, part.shape) for name, part in parts.items()}
         for name, tensor in tensors.items():
             if portions_digest(tensor) != segment.header.parts[name].digest:
                 raise ValueError(f"the tensor '{name}' does not match its checksum")
@@ -417,4 +420,4 @@ class Reader:
         dtype, count = DTYPES[part.dtype], prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(self.buffer, dtype=dtype, count=count, offset=segment.data + part.at).view(*shape)
+        return torch.frombuffer(self.buffer, dtype=dtype, count=count, offset=segment.data + part.at).view(tuple(shape))

@@ -312,9 +312,9 @@ def apply_differences(values: dict[str, Any], steps: Sequence[Step]) -> None:
                 case "splice", [filled]:
                     _apply_splices(parent[path[-1]], filled)
                 case _:
-                    raise ValueError(f"it has a change '{kind}'")
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise ValueError(f"a change does not fit what it changes ({type(error).__name__})") from error
+                    raise ValueError(f"there is no change '{kind}'")
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"a change does not fit what it changes ({type(error).__name__}: {error})") from error
 
 
 def _apply_splices(elements: list[Any], filled: Sequence[Any]) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import check_plain_file
-from protograph.classifier.model_file import MAX_MODEL_BYTES
+from protograph.classifier.model_file import MAX_MODEL_BYTES, is_segmented
+from protograph.classifier.segmented_file import list_segments, read_values
 from protograph.encoders import backbone_title, names_path
 from protograph.relations.stored import described_path
 from protograph.variants import OPERATORS
 
 LARGEST_HEADER = 100_000_000  # bytes, as in safetensors
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 ITEM_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F16": 2, "BF16": 2, "I16": 2, "F32": 4, "I32": 4, "F64": 8, "I64": 8}
 
 
@@ -37,6 +39,26 @@ class StoredTensor:
 
 
 @dataclass(frozen=True)
+class StoredSegment:
+    """A segment of a large file as its header describes it.
+
+    Attributes:
+        kind: A base, a change of a state, or a return to one.
+        what: What was changed.
+        digest: The digest of the state that the file is in up to here.
+        present: Whether it takes part in the present state.
+        size: Its bytes.
+
+    """
+
+    kind: str
+    what: str
+    digest: str
+    present: bool
+    size: int
+
+
+@dataclass(frozen=True)
 class Inspection:
     """What a model file says of itself.
 
@@ -45,7 +67,9 @@ class Inspection:
         metadata: The texts of the header but the JSON: format, version, protograph, digest.
         parts: What the JSON says, by name: model, classes, features, encoder, relations and so on.
         opens: What would be opened beside the file, and when.
-        tensors: The tensors.
+        tensors: The tensors; of a large file, those of its base.
+        segments: The segments of a large file.
+        unfinished: The bytes at its end that a killed process left, which the next change overwrites.
 
     """
 
@@ -54,6 +78,8 @@ class Inspection:
     parts: dict[str, Any]
     opens: tuple[str, ...]
     tensors: tuple[StoredTensor, ...]
+    segments: tuple[StoredSegment, ...] = ()
+    unfinished: int = 0
 
 
 def inspect_model(path: Path) -> Inspection:
@@ -63,6 +89,8 @@ def inspect_model(path: Path) -> Inspection:
         InputError: It is no safetensors file of a classifier.
 
     """
+    if is_segmented(path):
+        return _inspect_segments(path)
     check_plain_file(path, "model file", MAX_MODEL_BYTES)
     try:
         with path.open("rb") as file:
@@ -75,10 +103,37 @@ def inspect_model(path: Path) -> Inspection:
             values = json.loads(texts["classifier"])
             tensors = tuple(_tensor(str(name), described, size) for name, described in sorted(header.items()))
             parts, opens = _parts(values), tuple(_opens(values))
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise InputError(f"{path} is not a model file ({error}): give a file that `fit` made") from error
+    except UNREADABLE as error:
+        raise _not_a_model(path, error) from error
     metadata = {str(name): str(text) for name, text in texts.items() if name != "classifier"}
     return Inspection(size, metadata, parts, opens, tensors)
+
+
+def _inspect_segments(path: Path) -> Inspection:
+    """Return what a large file says of itself, with the values of its present state."""
+    try:
+        segments = list_segments(path)
+        values = read_values(path, segments)
+        parts, opens = _parts(values), tuple(_opens(values))
+        line, head, described = segments.line(segments.head), "", []
+        for segment in segments.segments:
+            header = segment.header
+            change = header.note.get("change") or {}
+            head = header.on if header.kind == "return" else segment.digest
+            size = segment.stop - segment.start
+            described.append(StoredSegment(header.kind, str(change.get("what", "")), head, segment in line, size))
+    except UNREADABLE as error:
+        raise _not_a_model(path, error) from error
+    base = segments.segments[0]
+    tensors = tuple(
+        StoredTensor(name, part.dtype, tuple(part.shape), part.size) for name, part in sorted(base.header.parts.items())
+    )
+    metadata = {**base.header.metadata, "digest": segments.head.digest}
+    return Inspection(segments.size, metadata, parts, opens, tensors, tuple(described), segments.size - segments.stop)
+
+
+def _not_a_model(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} is not a model file ({error}): give a file that `fit` made")
 
 
 def _tensor(name: str, described: Mapping[str, Any], most: int) -> StoredTensor:

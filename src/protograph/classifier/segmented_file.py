@@ -159,6 +159,23 @@ def read_stored(path: Path) -> Stored:
     return Stored(segments.identity, segments.segments[-1].digest, segments.head.digest, values, tensors)
 
 
+def read_values(path: Path, segments: SegmentList) -> dict[str, Any]:
+    """Return the values of the present state of a file, whose other tensors are not read.
+
+    Raises:
+        ValueError: The values are damaged.
+
+    """
+    with path.open("rb", buffering=0) as file:
+        reader = Reader(file, segments.stop)
+    line = segments.line(segments.head)
+    values = parse_as(_text(reader.tensors(line[0], VALUES), VALUES), dict[str, Any])
+    for segment in line[1:]:
+        apply_differences(values, parse_as(_text(reader.tensors(segment, CHANGES), CHANGES), Changes).steps)
+    values.setdefault("names", values.get("classes"))
+    return values
+
+
 def _text(tensors: dict[str, Tensor], name: str) -> memoryview:
     """Take the JSON out of the tensors of a segment."""
     tensor = tensors.pop(name, None)

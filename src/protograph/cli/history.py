@@ -16,7 +16,7 @@ from protograph.cli.options import AsJson, Plugins, load_plugins
 def history_command(model: Model, as_json: AsJson = False) -> None:
     """List the changes of a model file that can be undone or redone.
 
-    Each change keeps the version before it in a folder beside the file, up to 20 of them.
+    Each change keeps the version before it in a folder beside the file, up to 20 of them. A large file holds them itself.
 
     Examples:
         protograph history birds.pg
@@ -34,7 +34,8 @@ def history_command(model: Model, as_json: AsJson = False) -> None:
         show(result, table, as_json)
     if not as_json:
         held = f"{folder} holds {counted(len(kept), 'version')} of it, {sum(kept) / 1e6:.1f} MB"
-        print(visible(held if kept else f"there is nothing to undo or redo in {model}"))
+        itself = f"{model} holds them itself" if changes else f"there is nothing to undo or redo in {model}"
+        print(visible(held if kept else itself))
 
 
 @reported

@@ -19,7 +19,7 @@ def inspect_command(model: Model, as_json: AsJson = False) -> None:
     """Show what a model file says of itself, without loading it.
 
     Only its header is read. It says which tensors there are, and what would be opened beside the file. Whether it is true is
-    checked where the file is loaded.
+    checked where the file is loaded. Of a large file, to which changes are appended, each is listed.
 
     Examples:
         protograph inspect birds.pg
@@ -28,8 +28,11 @@ def inspect_command(model: Model, as_json: AsJson = False) -> None:
     if as_json:
         show({"file": str(model), **asdict(found)}, None, as_json)
         return
-    for table in (summary_table(found, str(model)), tensors_table(found)):
+    tables = (summary_table(found, str(model)), tensors_table(found), *([segments_table(found)] if found.segments else []))
+    for table in tables:
         show(None, table, as_json)
+    if found.unfinished:
+        print(f"its last {counted(found.unfinished, 'byte')} are no finished change: the next one overwrites them")
     print("beside the file, nothing would be opened" if not found.opens else "beside the file, this would be opened:")
     for line in found.opens:
         print(visible(f"- {line}"))
@@ -60,4 +63,15 @@ def tensors_table(found: Inspection) -> Table:
         if count > MOST_TENSORS:
             size = sum(tensor.size for tensor in found.tensors if tensor.name.partition(".")[0] == part)
             table.add_row(escape(f"{part}.*"), "", counted(count, "tensor"), f"{size:,}")
+    return table
+
+
+def segments_table(found: Inspection) -> Table:
+    """Return the table of the segments of a large file."""
+    table = Table(title=f"{counted(len(found.segments), 'segment')}", title_justify="left", min_width=80)
+    for heading in ("segment", "what", "state", "", "bytes"):
+        table.add_column(heading, justify="right" if heading == "bytes" else "left", overflow="fold")
+    for segment in found.segments:
+        left_out = "" if segment.present or segment.kind == "return" else "undone"
+        table.add_row(segment.kind, escape(visible(segment.what)), segment.digest[:12], left_out, f"{segment.size:,}")
     return table
