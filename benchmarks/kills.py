@@ -43,6 +43,7 @@ import protograph as pg  # noqa: E402
 from attack_report import read_state, write_section, write_state  # noqa: E402
 from paper.made_up import contents  # noqa: E402
 from protograph._internal.errors import InputError  # noqa: E402
+from protograph.classifier import segmented_file  # noqa: E402
 from protograph.cli import app, find_verb, jobs  # noqa: E402
 from protograph.data.feature_shards import finished_shards, is_feature_folder, read_manifest, read_shard  # noqa: E402
 from protograph.paper import runner  # noqa: E402
@@ -73,6 +74,7 @@ class Command:
         outcome: Returns what it leaves in a folder, to compare.
         intact: Raises an `AssertionError` unless nothing in the folder is lost or half done, whatever has happened.
         once: Whether it must not be run again where it was complete before it was disturbed.
+        large: Whether the model file is a large one, to which changes are appended, however little it holds.
 
     """
 
@@ -80,6 +82,7 @@ class Command:
     outcome: Callable[[], Any]
     intact: Callable[[], None]
     once: bool = False
+    large: bool = False
 
 
 def model_outcome() -> Any:
@@ -156,6 +159,7 @@ COMMANDS = {
         ledger_outcome,
         ledger_intact,
     ),
+    "add-class-large": Command(("add-class", "own.pg", "new", "one.npz"), model_outcome, model_intact, once=True, large=True),
 }
 
 
@@ -232,6 +236,8 @@ def run(command: Command, folder: Path, disturbance: tuple[str, float]) -> Ended
         os.chdir(folder)
         said, code, disturbed = io.StringIO(), 1, Disturbance(*disturbance)
         try:
+            if command.large:
+                let_files_be_large()
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
                 disturbed.begin()
                 app([*command.words], prog_name="protograph")
@@ -251,6 +257,11 @@ def run(command: Command, folder: Path, disturbance: tuple[str, float]) -> Ended
         signal.alarm(0)
     said, calls = json.loads(text) if text else ("", 0)
     return Ended(status, said, calls, time.monotonic() - began)
+
+
+def let_files_be_large() -> None:
+    """Let every model file of this process be a large one, to which much may be appended."""
+    segmented_file.SEGMENTED_BYTES, segmented_file.LARGEST_SHARE = 0, 1000
 
 
 def in_folder(folder: Path, act: Callable[[], Any]) -> Any:
@@ -285,6 +296,9 @@ def start_of(name: str, base: Path, folder: Path) -> None:
     shutil.copytree(base, folder)
     if name in ("fit", "train", "embed", "reproduce"):
         (folder / "own.pg").unlink()
+    if COMMANDS[name].large:
+        shutil.copyfile(folder / "large.pg", folder / "own.pg")
+    (folder / "large.pg").unlink()
 
 
 @dataclass(frozen=True)
@@ -321,6 +335,11 @@ def prepared(names: list[str], place: Path) -> list[Plan]:
     stand_in(place)
     fitted = run(COMMANDS["fit"], base, ("", 0))
     assert not fitted.status, fitted.said
+    if not (child := os.fork()):
+        let_files_be_large()
+        pg.Classifier.load(base / "own.pg").save(base / "large.pg")
+        os._exit(0)
+    assert not os.waitpid(child, 0)[1]
     plans = []
     for name in names:
         start_of(name, base, right)

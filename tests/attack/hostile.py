@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,8 +29,13 @@ from protograph import AttributeRelation, Classifier
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Silent
 from protograph._internal.sealed import seal, unseal
+from protograph._internal.segments import MAGIC, SEAL, NewSegment, Reader, Segment, write_segment
 from protograph._internal.unpickle import read_pickled_arrays
+from protograph.classifier import segmented_file
+from protograph.classifier.history import history
 from protograph.classifier.inspection import inspect_model
+from protograph.classifier.model_file import append_model, pack
+from protograph.classifier.segmented_file import CHANGES, METADATA, VALUES, append_return, list_segments
 from protograph.cli.compare import comparison_of_runs
 from protograph.cli.display import visible
 from protograph.data.datasets.features import read_features, read_vectors
@@ -74,11 +80,12 @@ class Attack:
         self.features, labels = blobs()
         self.queries = self.features[::7].astype(np.float32)
         self.models, self.small_model = self._models(labels), self._small_model()
+        self.large_models = self._large_models()
         self.images = self._images()
         self.pickles = [pickle.dumps(content, protocol) for protocol in (0, 2, 4, 5) for content in self._pickled()]
         self._tables()
         self._folders()
-        for kind, make in KINDS.items():  # what is imported late is imported now, unwatched
+        for kind, make in ALL_KINDS.items():  # what is imported late is imported now, unwatched
             for seed in range(WARM_UP):
                 self._clear()
                 with suppress(Exception):
@@ -98,7 +105,7 @@ class Attack:
 
         """
         self._clear()
-        act = KINDS[kind](self, Random(f"{kind} {seed}"))
+        act = ALL_KINDS[kind](self, Random(f"{kind} {seed}"))
         refusal = ""
         with watched(self.place, counted=counted) as watch:
             try:
@@ -137,6 +144,32 @@ class Attack:
             classifier.save(self.inputs / f"{index}.pg")
             contents.append((self.inputs / f"{index}.pg").read_bytes())
         return contents
+
+    def _large_models(self) -> list[tuple[bytes, list[NewSegment]]]:
+        """Return large model files with a few changes, and what their segments were written from."""
+        read = []
+        for index in range(len(self.models)):
+            path = self.inputs / f"large-{index}.pg"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
+                patch.setattr(segmented_file, "LARGEST_SHARE", 1000)
+                Classifier.load(self.inputs / f"{index}.pg").save(path)
+                known = Classifier.load(path)
+                first = known.classes_.tolist()[0]
+                known.add_class(7.5 if known.classes_.dtype.kind == "f" else "y", self.features[:2]).save(path)
+                known.remove_class(first).save(path)
+                append_return(path, list_segments(path).segments[1].digest)
+            listed = list_segments(path)
+            numbers = {segment.digest: str(number) for number, segment in enumerate(listed.segments)}
+            with path.open("rb", buffering=0) as file:
+                reader = Reader(file, listed.stop)
+            segments = [
+                NewSegment(header.kind, numbers.get(header.on, ""), header.note, reader.tensors(segment), METADATA)
+                for segment in listed.segments
+                for header in (segment.header,)
+            ]
+            read.append((path.read_bytes(), segments))
+        return read
 
     def _images(self) -> list[bytes]:
         random = np.random.default_rng(0)
@@ -237,6 +270,72 @@ def check_answers(classifier: Classifier, queries: Any) -> None:
     assert np.allclose(probabilities.sum(1), 1, atol=1e-3)
     assert len(set(classifier.classes_.tolist())) == probabilities.shape[1]
     assert len(classifier.predict(queries)) == len(queries)
+
+
+def attack_large_model(attack: Attack, random: Random) -> Act:
+    """A large model file: what its segments say, their tensors or headers changed, with right digests, or its bytes."""
+    content, segments = random.choice(attack.large_models)
+    path = attack.hostile_file("model.pg", b"")
+    if random.random() < 0.15:
+        path.write_bytes(mutation.mutate_bytes(random, content))
+    else:
+        write_mutated(random, path, segments)
+
+    def act() -> None:
+        with suppress(InputError):
+            inspect_model(path)
+        with suppress(InputError):
+            history(path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
+            classifier = Classifier.load(path)
+            if len(classifier.classes_):
+                check_answers(classifier, attack.queries)
+            classifier.add_class(99.5 if classifier.classes_.dtype.kind == "f" else "new", attack.queries[:2])
+            append_model(path, pack(classifier._contents()))
+            check_answers(Classifier.load(path), attack.queries)
+
+    return act
+
+
+def write_mutated(random: Random, path: Path, segments: list[NewSegment]) -> None:
+    """Write segments of which a few are changed, dropped or repeated; `on` is the number of the state that is changed."""
+    chosen = [segment for segment in segments if random.random() < 0.95]
+    made: list[Segment] = []
+    with path.open("r+b", buffering=0) as file:
+        for segment in chosen:
+            tensors, note, kind, on = dict(segment.tensors), segment.note, segment.kind, segment.on
+            if random.random() < 0.5:
+                name = VALUES if VALUES in tensors else CHANGES
+                values = mutation.mutate_json(random, json.loads(bytes(tensors.pop(name).tolist()))) if name in tensors else {}
+                if random.random() < 0.4:
+                    tensors = mutation.mutate_tensors(random, tensors)
+                text = mutation.dumped(values).encode(errors="replace")
+                tensors[name] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            if random.random() < 0.1:
+                note = mutation.mutate_json(random, note)
+            if random.random() < 0.1:
+                kind, on = random.choice(("base", "change", "return")), random.choice(("", "0", "1"))
+            digest = made[int(on)].digest if on and int(on) < len(made) else ""
+            note = note if isinstance(note, dict) else {"": note}
+            try:
+                new = NewSegment(kind, digest, note, tensors, METADATA)
+                made.append(write_segment(file, new, made[-1] if made else None, random.choice((0, 2, 16))))
+            except (KeyError, UnicodeEncodeError, ValueError):  # no file holds such a type, or such a text
+                file.truncate(made[-1].stop if made else 0)
+        if made and random.random() < 0.4:
+            last = made[-1]
+            file.seek(last.start)
+            content = file.read()
+            mutated = mutation.mutate_json(random, json.loads(content[8 : last.data - last.start]))
+            text = mutation.dumped(mutated).encode(errors="replace")
+            text += b" " * (-(8 + len(text)) % 64)
+            data = content[last.data - last.start : -SEAL.size]
+            length = 8 + len(text) + len(data) + SEAL.size
+            seal_bytes = SEAL.pack(MAGIC, last.start, length, blake2b(text, digest_size=16).digest())
+            file.seek(last.start)
+            file.truncate()
+            file.write(len(text).to_bytes(8, "little") + text + data + seal_bytes)
 
 
 def attack_image(attack: Attack, random: Random) -> Act:
@@ -460,6 +559,7 @@ def attack_name(attack: Attack, random: Random) -> Act:
     return act
 
 
+# Inputs of these kinds are numbered by turns (benchmarks/hostile_inputs.py), so that this table stays as it is
 KINDS: dict[str, Callable[[Attack, Random], Act]] = {
     "model files": attack_model,
     "images": attack_image,
@@ -471,3 +571,5 @@ KINDS: dict[str, Callable[[Attack, Random], Act]] = {
     "ledgers": attack_ledger,
     "names": attack_name,
 }
+LATER_KINDS: dict[str, Callable[[Attack, Random], Act]] = {"large model files": attack_large_model}
+ALL_KINDS = {**KINDS, **LATER_KINDS}

@@ -17,6 +17,7 @@ import os
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -295,15 +296,20 @@ def write_segment(file: BinaryIO, new: NewSegment, before: Segment | None = None
     if len(text) > LARGEST_HEADER:
         raise ValueError("its header would be too large")
     data = start + 8 + len(text)
-    file.seek(start)
-    file.truncate()  # what a killed process left
-    _write(file, len(text).to_bytes(8, "little") + text)
-    for name, rows in new.tensors.items():
-        file.seek(data + parts[name].at)
-        for portion in portions(rows):
-            _write(file, portion)
     segment = Segment(header, _digest(text), start, data, data + at + SEAL.size)
-    os.fsync(file.fileno())
+    file.truncate(start)  # what a killed process left
+    try:
+        file.seek(start)
+        _write(file, len(text).to_bytes(8, "little") + text)
+        for name, rows in new.tensors.items():
+            file.seek(data + parts[name].at)
+            for portion in portions(rows):
+                _write(file, portion)
+        os.fsync(file.fileno())
+    except BaseException:
+        with suppress(OSError):
+            file.truncate(start)  # so that a full disk has room again
+        raise
     file.seek(data + at)
     _write(file, SEAL.pack(MAGIC, start, segment.stop - start, bytes.fromhex(segment.digest)))
     os.fsync(file.fileno())

@@ -256,7 +256,12 @@ def join_matrix(values: Tensor, edges: Tensor | None, size: int) -> Tensor:
 
     """
     if edges is not None:
-        return torch.sparse_coo_tensor(edges, values, (size, size), check_invariants=True).coalesce()
+        matrix = torch.sparse_coo_tensor(edges, values, (size, size), check_invariants=True)
+        positions = edges[0] * size + edges[1]
+        if not bool((positions[1:] > positions[:-1]).all()):
+            return matrix.coalesce()
+        # They are in order, and each comes once: the matrix has the memory of the file
+        return torch.sparse_coo_tensor(edges, values, (size, size), check_invariants=False, is_coalesced=True)
     if values.shape != (size, size):
         raise ValueError(f"a matrix is {tuple(values.shape)} for {size} classes")
     return values
