@@ -381,8 +381,9 @@ def check_size(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def _check_classes(model: TrainedValues | GaussianValues) -> None:
     """Raise a `ValueError` unless labels, names and numbers of classes agree."""
     names, dtype = model.names, np.dtype(model.dtype)
-    if len(model.classes) != len(names) or len(set(names)) != len(names):
-        raise ValueError(f"it has {len(model.classes)} labels, and {len(set(names))} different names of {len(names)} classes")
+    different = set(names)
+    if len(model.classes) != len(names) or len(different) != len(names):
+        raise ValueError(f"it has {len(model.classes)} labels, and {len(different)} different names of {len(names)} classes")
     if model.seen < 0:
         raise ValueError(f"it has examples of {len(model.examples)} classes, and {len(names)} names")
     if "\0" in "".join(names):
@@ -399,7 +400,7 @@ def _check_classes(model: TrainedValues | GaussianValues) -> None:
     labels = {relation.label for relation in model.relations}
     if len(labels) != len(model.relations):
         raise ValueError("two relations have the same label")
-    if strangers := {name for name, _ in model.kept} - set(names):
+    if strangers := {name for name, _ in model.kept} - different:
         raise ValueError(f"it keeps features of '{min(strangers)}', which is no class")
     if len(dict(model.kept)) != len(model.kept):
         raise ValueError("it keeps the features of a class twice")
@@ -412,7 +413,7 @@ def _check_classes(model: TrainedValues | GaussianValues) -> None:
 def _check_gaussian(model: GaussianValues, labels: set[str]) -> None:
     if len(model.counts) != model.seen or len(model.related) != len(model.examples):
         raise ValueError(f"it counts images of {len(model.counts)} fitted classes, and {len(model.related)} added classes")
-    if strangers := set(model.further) - set(model.names[: model.seen]):
+    if model.further and (strangers := set(model.further) - set(model.names[: model.seen])):
         raise ValueError(f"it has further examples of '{min(strangers)}', which is no fitted class")
     if len(set(model.further)) != len(model.further):
         raise ValueError("it has further examples of a class twice")
