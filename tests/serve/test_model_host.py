@@ -9,6 +9,7 @@ import torch
 from served import encoder, photographs
 
 from protograph import Classifier, InputError
+from protograph.classifier import segmented_file
 from protograph.classifier.estimator import Classifier as Loaded
 from protograph.serve.model_host import ModelHost, Opening, same_encoder
 
@@ -46,6 +47,30 @@ def test_the_encoder_is_opened_once_however_often_the_file_changes(model: Path, 
         assert first.classifier.classes_.tolist() == ["green", "red"]  # who asked before goes on with what was
 
     host_of(model, work)
+
+
+def test_changes_are_appended_to_a_large_file_and_seen(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
+    monkeypatch.setattr(segmented_file, "LARGEST_SHARE", 1000)
+    Classifier.load(model).save(model)
+    beginning = model.read_bytes()
+
+    async def work(host: ModelHost, heard: Heard) -> None:
+        first = await host.current()
+        features = first.encoder.encode(photographs("blue", 2))
+        _, after, _ = await host.change("added", lambda birds: birds.add_class("blue", features), first.encoder)
+        with Classifier.edit(model) as other:
+            other.remove_class("red")
+        last = await host.current()
+        _, undone, what = await host.step(Classifier.undo, "undone")
+        assert what == "undone: removed 'red'"
+        assert undone.version == after.version != last.version
+        assert undone.classifier.classes_.tolist() == ["blue", "green", "red"]
+        assert [version for version, _ in heard] == [after.version, last.version, after.version]
+        assert last.classifier.classes_.tolist() == ["blue", "green"]  # who asked before goes on with what was
+
+    host_of(model, work)
+    assert model.read_bytes().startswith(beginning)
 
 
 def test_a_file_that_cannot_be_read_any_more_is_served_as_it_was(model: Path) -> None:
