@@ -165,7 +165,7 @@ class Changed(RuleBasedStateMachine):
 
 
 Changed.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=12, stateful_step_count=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 test_a_file_holds_the_state_that_was_in_memory = Changed.TestCase
 test_a_file_holds_the_state_that_was_in_memory.pytestmark = [pytest.mark.slow]
@@ -242,10 +242,10 @@ def test_after_many_changes_a_file_is_written_anew(kept: Path, monkeypatch: pyte
         Classifier.undo(kept)
     assert classes(kept) == "abcdef"
     monkeypatch.setattr(segmented_file, "MOST_SEGMENTS", 5)
-    while len(list_segments(kept).segments) < 5:
-        Classifier.redo(kept)
+    assert len(list_segments(kept).segments) == 5  # the base, two changes, and two returns
     with pytest.raises(InputError, match="went back and forth 5 times: change it first"):
-        Classifier.undo(kept)
+        Classifier.redo(kept)
+    assert classes(kept) == "abcdef"
 
 
 def test_a_file_with_another_name_is_never_appended_to(kept: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_change_that_is_cut_anywhere_leaves_the_old_state_and_is_overwritten(k
     content = kept.read_bytes()
     for length in range(size, len(content)):
         kept.write_bytes(content[:length])
-        if length % 50 == 0 or length == len(content) - 1:
+        if length % 200 == 0 or length == len(content) - 1:
             assert contents(Classifier.load(kept)) == before
             assert [change.what for change in Classifier.history(kept)] == ["added 'x' from 2 examples"]
         with kept.open("rb", buffering=0) as file:
