@@ -3,7 +3,6 @@
 The inputs are those of tests/attack: input i is of kind i modulo the number of kinds, and made by the seed i divided by it. The
 state is kept in build/attack, so that a run that was ended goes on: the next input, the counts by kind, and each failure with
 its seed. The inputs are read by a process of its own, since one might kill it; the next one goes on behind that input.
-`--kind` reads inputs of one kind alone, input i being made by the seed i; that is how kinds are read which came later.
 benchmarks/ATTACK.md is the report.
 """
 
@@ -32,33 +31,29 @@ WORKING_SECONDS, WAITING_SECONDS = 120, 3600  # of processor time, or in all, wi
 MOST_KEPT = 200  # failures that are written down
 
 
-def run(count: int, only: str | None) -> None:
-    """Read inputs until there were `count`, each portion in a process of its own; only those of one kind, if it is named."""
-    name, options = ("state", []) if only is None else (f"state-{only.replace(' ', '-')}", ["--kind", only])
-    state = read_again(read_state(name, EMPTY), options)
+def run(count: int) -> None:
+    """Read inputs until there were `count`, each portion in a process of its own."""
+    state = read_again(read_state("state", EMPTY))
     while state["next"] < count:
         stop = min(count, state["next"] + PORTION)
-        command = [sys.executable, __file__, *options, "--portion", str(state["next"]), str(stop)]
+        command = [sys.executable, __file__, "--portion", str(state["next"]), str(stop)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (
             tempfile.TemporaryDirectory() as folder,
             subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True, env=environment) as process,
         ):
-            state = follow(process, state, stop, only)
-        write_state(name, state)
+            state = follow(process, state, stop)
+        write_state("state", state)
         print(f"{state['next']:,} of {count:,} inputs, {sum(state['failed'].values())} failures", flush=True)
-    if only is None:
-        write_section("Hostile inputs", report_lines(state))
-    else:
-        write_section(f"Hostile {only}", report_lines(state, f" --kind {only!r}"))
+    write_section("Hostile inputs", report_lines(state))
 
 
-def read_again(state: dict[str, Any], options: list[str]) -> dict[str, Any]:
+def read_again(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state after the inputs that failed in earlier runs were read once more: what failed may have been mended."""
     for failure in state["failures"]:
         if "kind" not in failure or "today" in failure:  # it ended its process, or did not fail any more
             continue
-        command = [sys.executable, __file__, *options, "--portion", str(failure["input"]), str(failure["input"] + 1)]
+        command = [sys.executable, __file__, "--portion", str(failure["input"]), str(failure["input"] + 1)]
         with tempfile.TemporaryDirectory() as folder:
             ended = subprocess.run([*command, folder], capture_output=True, text=True, check=True)
         answer = json.loads(ended.stdout.splitlines()[-1])
@@ -67,7 +62,7 @@ def read_again(state: dict[str, Any], options: list[str]) -> dict[str, Any]:
     return state
 
 
-def follow(process: subprocess.Popen[str], state: dict[str, Any], stop: int, only: str | None) -> dict[str, Any]:
+def follow(process: subprocess.Popen[str], state: dict[str, Any], stop: int) -> dict[str, Any]:
     """Return the state after what a process reports, input by input."""
     assert process.stdout is not None
     alive, ended = Event(), Event()
@@ -86,7 +81,7 @@ def follow(process: subprocess.Popen[str], state: dict[str, Any], stop: int, onl
         state["next"] = answer["next"]
     ended.set()
     if process.wait() and state["next"] < stop:
-        kind = only or kind_of(state["next"])
+        kind = kind_of(state["next"])
         state["failed"][kind] = state["failed"].get(kind, 0) + 1
         state["failures"].append({"input": state["next"], "error": f"the process ended with {process.returncode}"})
         state["next"] += 1
@@ -123,7 +118,7 @@ def kind_of(number: int) -> str:
     return list(KINDS)[number % len(KINDS)]
 
 
-def read_portion(start: int, stop: int, folder: Path, only: str | None) -> None:
+def read_portion(start: int, stop: int, folder: Path) -> None:
     """Read the inputs of a portion, and print a line of JSON for each."""
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
     warnings.simplefilter("ignore")
@@ -132,7 +127,7 @@ def read_portion(start: int, stop: int, folder: Path, only: str | None) -> None:
     from attack.hostile import KINDS, Attack
 
     torch.set_num_threads(1)
-    attack, kinds = Attack(folder / "attack"), list(KINDS) if only is None else [only]
+    attack, kinds = Attack(folder / "attack"), list(KINDS)
     for number in range(start, stop):
         kind, seed = kinds[number % len(kinds)], number // len(kinds)
         counted: Counter[str] = Counter()
@@ -152,11 +147,10 @@ def read_portion(start: int, stop: int, folder: Path, only: str | None) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def report_lines(state: dict[str, Any], options: str = "") -> list[str]:
+def report_lines(state: dict[str, Any]) -> list[str]:
     """Return the report as lines of Markdown."""
-    command = f"python benchmarks/hostile_inputs.py {state['next']}{options}" if options else f"make attack N={state['next']}"
     lines = [
-        f"`{command}` read {state['next']:,} inputs on Python {platform.python_version()}. Each is right "
+        f"`make attack N={state['next']}` read {state['next']:,} inputs on Python {platform.python_version()}. Each is right "
         "but for some changes, which keep its structure: JSON values, tensors, headers, members, opcodes, cells; checksums are "
         "computed anew. An input is answered rightly or refused by one line. Everything else is a failure: another exception, "
         "a connection, a process, a name of a pickle, a file outside its folder, 3,000,000 calls of functions, 600 MB. Calls "
@@ -185,11 +179,10 @@ def report_lines(state: dict[str, Any], options: str = "") -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int, nargs="?", default=100_000, help="How many inputs, with those of earlier runs.")
-    parser.add_argument("--kind", help="Only inputs of this kind, numbered by themselves, such as 'large model files'.")
     parser.add_argument("--portion", nargs=3, metavar=("START", "STOP", "FOLDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.portion:
         first, end, place = arguments.portion
-        read_portion(int(first), int(end), Path(place), arguments.kind)
+        read_portion(int(first), int(end), Path(place))
     else:
-        run(arguments.count, arguments.kind)
+        run(arguments.count)

@@ -559,7 +559,7 @@ def attack_name(attack: Attack, random: Random) -> Act:
     return act
 
 
-# Inputs of these kinds are numbered by turns (benchmarks/hostile_inputs.py), so that this table stays as it is
+# `make attack` numbers the inputs of these kinds by turns, so that this table stays as it is
 KINDS: dict[str, Callable[[Attack, Random], Act]] = {
     "model files": attack_model,
     "images": attack_image,
