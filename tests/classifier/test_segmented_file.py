@@ -278,6 +278,28 @@ def test_a_saved_classifier_goes_on_appending(kept: Path) -> None:
     assert len(list_segments(kept.with_name("other.pg")).segments) == 1
 
 
+def test_rows_that_all_go_and_come_again_come_back(kept: Path) -> None:
+    path, rows = kept.with_name("rows"), torch.arange(12.0).view(6, 2)
+    states: list[dict[str, Any]] = [
+        {"a": rows, "a.edges": rows.T.contiguous()},
+        {"a": rows[:0], "a.edges": rows.T[:, :0].contiguous()},
+        {"a": rows[:2], "a.edges": rows.T[:, :3].contiguous(), "b": torch.tensor(1)},
+        {"a": [rows[:0], rows[:2], rows[4:]], "b": torch.tensor(2), "c": rows},
+        {"a": rows[1:2], "b": torch.tensor(2), "c": rows[:0]},
+    ]
+    with path.open("w+b", buffering=0) as file:
+        segmented_file.write_stored(file, {"number": 0}, states[0], {})
+    for number, tensors in enumerate(states):
+        stored = segmented_file.read_stored(path)
+        if number:
+            assert segmented_file.append_change(path, stored, {"number": number}, tensors, {}) is not None
+            stored = segmented_file.read_stored(path)
+        assert stored.values == {"number": number}
+        expected = {name: rows if isinstance(rows, Tensor) else torch.cat(rows) for name, rows in tensors.items()}
+        assert stored.tensors.keys() == expected.keys()
+        assert all(torch.equal(stored.tensors[name], part) for name, part in expected.items())  # type: ignore[arg-type]
+
+
 def test_copies_of_a_classifier_belong_to_no_file(kept: Path) -> None:
     known = Classifier.load(kept)
     for other in (copy.deepcopy(known), pickle.loads(pickle.dumps(known))):
@@ -358,6 +380,7 @@ def test_damage_is_refused_by_one_clear_line(kept: Path) -> None:
         ({"spliced": {"prototypes": {"axis": 0, "splices": [[9, 1, 1]]}}}, {"prototypes": torch.ones(1, D)}, "goes beyond"),
         ({"spliced": {"prototypes": {"axis": 0, "splices": [[0, 0, 1]]}}}, {"prototypes": torch.ones(1, D)}, "is .7, 5."),
         ({"spliced": {"prototypes": {"axis": 0, "splices": [[0, 1, 1]]}}}, {"prototypes": torch.ones(1, 3)}, "another form"),
+        ({"spliced": {"prototypes": {"axis": 0, "splices": [[0, 6, 0]]}}}, {"prototypes": torch.ones(0, D)}, "is .0, 5."),
         ({"spliced": {"prototypes": {"axis": 1, "splices": [[0, 1, 1]]}}}, {"prototypes": torch.ones(6, 1).int()}, "form"),
         ({"spliced": {"new": {"axis": 0, "splices": [[0, 0, 1]]}}}, {"new": torch.ones(1, 3)}, "nothing to change"),
         ({"spliced": {"prototypes": {"axis": 2, "splices": []}}}, {"prototypes": torch.ones(0, D)}, "axis"),

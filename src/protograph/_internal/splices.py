@@ -237,7 +237,7 @@ def splice_pieces(pieces: Sequence[Piece], splices: Sequence[Splice], rows: Tens
             spliced.append((rows, used, used + inserted))
             used += inserted
     spliced.extend(rest)
-    return spliced
+    return spliced or [(rows, 0, 0)]  # which has the form of the tensor
 
 
 def _cut(pieces: Sequence[Piece], splices: Sequence[Splice]) -> Iterator[Piece]:

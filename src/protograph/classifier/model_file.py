@@ -259,7 +259,7 @@ def loadable(path: Path, packed: Packed, restore: Callable[[Contents], object]) 
 def _tried(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
         raise InputError(f"{path} was left as it was, since the new file could not be loaded again: {error}") from error
 
 
@@ -338,7 +338,7 @@ def _read_segmented(file: Path, path: Path, named: NamedPaths) -> Contents:
         stored = read_stored(file)
         values = dict(stored.values)
         values.setdefault("names", values.get("classes"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise _damaged(path, error) from error
     contents = _contents(path, values, cast(Mapping[str, Tensor], stored.tensors), named)
     parts = {"support": contents.space.support, "kept": list(contents.kept.values())}

@@ -193,7 +193,7 @@ def _spliced(
         if tensor is None or tensor.ndim <= axis:
             raise ValueError(f"a change of the tensor '{name}' has nothing to change")
         before = axis, [(tensor, 0, tensor.shape[axis])]
-    like = before[1][0][0] if before[1] else rows
+    like = before[1][0][0]
     fits = rows.dtype == like.dtype and rows.ndim == like.ndim > axis
     if before[0] != axis or not fits or not all(rows.shape[i] == like.shape[i] for i in range(rows.ndim) if i != axis):
         raise ValueError(f"a change of the tensor '{name}' has rows of another form")
