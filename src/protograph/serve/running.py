@@ -68,7 +68,7 @@ class Place:
         return bound
 
     def link(self, port: int, token: str) -> str:
-        """Return the address of the page, with the token behind the mark that browsers send nobody."""
+        """Return the address of the page, with the token; the page takes it out of the address at once."""
         scheme = "https" if self.certificate else "http"
         host = self.host if self.host not in ("0.0.0.0", "::", "[::]") else own_address()
         host = f"[{host.strip('[]')}]" if ":" in host else host
