@@ -43,7 +43,12 @@ export async function askHowAlike(first, second) {
     body: [
       h("label", { for: slider.id, class: "unseen" }, "How alike"),
       h("div", { class: "alike" }, slider, shown),
-      h("p", { class: "hint" }, source && `Now ${shown.textContent} ${sourceName(source)}. `, "At the left end, the line goes away."),
+      h(
+        "p",
+        { class: "hint" },
+        source && `Now ${shown.textContent} ${sourceName(source)}. `,
+        "At the left end, the line goes away.",
+      ),
     ],
     action: "Save",
     onAction: async () => {

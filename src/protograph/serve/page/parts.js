@@ -4,7 +4,10 @@ import { h, replace } from "./dom.js";
 import { percent, sentence } from "./words.js";
 
 /** Return a sentence of the server, with what stands between backticks as code. */
-export const prose = (text) => sentence(text).split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part));
+export const prose = (text) =>
+  sentence(text)
+    .split("`")
+    .map((part, place) => (place % 2 ? h("code", {}, part) : part));
 
 /** Return a bar as long as a share. Its length is decoration; the number stands beside it. */
 export function bar(share, kind = "") {

@@ -21,9 +21,9 @@ const wanted = new WeakMap();
 const kept = new Map(); // blobs by class and index, of the version shown
 let keptOf = null;
 
-/** Return the picture of an example. */
-export function thumbnail(name, index, alt = "") {
-  const image = h("img", { class: "thumb", alt, width: 80, height: 80, decoding: "async" });
+/** Return the picture of an example; words beside it, or a label, say what it shows. */
+export function thumbnail(name, index) {
+  const image = h("img", { class: "thumb", alt: "", width: 80, height: 80, decoding: "async" });
   wanted.set(image, () => load(image, name, index));
   seen.observe(image);
   return image;

@@ -30,9 +30,14 @@ export const sourceName = (label) => `by ${SOURCES[label] ?? label.replace(/^by 
 /** Return a number with its sign, by the typographic minus. */
 export const signed = (value) => `${value < 0 ? "\u2212" : "+"}${Math.abs(value).toFixed(1)}`;
 
+const RIGHT_TO_LEFT = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}]/u;
+
+/** Return a text in which names that are written from right to left do not move the numbers beside them. */
+export const isolated = (text) => (RIGHT_TO_LEFT.test(text) ? text.replace(/'[^']*'/g, "\u2068$&\u2069") : text);
+
 /** Return a text that begins with a capital and ends with a full stop. */
 export function sentence(text) {
-  const begun = text.charAt(0).toUpperCase() + text.slice(1);
+  const begun = isolated(text.charAt(0).toUpperCase() + text.slice(1));
   return /[.!?]$/.test(begun) ? begun : `${begun}.`;
 }
 

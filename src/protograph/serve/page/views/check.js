@@ -89,10 +89,11 @@ function classTable({ classes, covers_fitted: all }) {
         title: "Taken for",
         value: (row) => row.taken_for[0]?.class ?? null,
         cell: (row) =>
-          row.taken_for
-            .slice(0, 3)
-            .map((other) => `${other.class}: ${other.images}`)
-            .join(", ") || "\u2013",
+          row.taken_for.length
+            ? row.taken_for
+                .slice(0, 3)
+                .map((other, place) => [place ? ", " : "", h("bdi", {}, other.class), `: ${other.images}`])
+            : "\u2013",
       },
       {
         title: "Verdict",
@@ -142,9 +143,13 @@ function wrongImages({ images }) {
           h(
             "li",
             {},
-            h("a", { href: link(row.class) }, thumbnail(row.class, row.index, `Example ${row.index + 1} of ${row.class}`)),
-            h("span", {}, row.class),
-            h("span", { class: "hint" }, row.answer === store.model.unknown_label ? "called unknown" : `taken for ${row.answer}`),
+            h(
+              "a",
+              { href: link(row.class), "aria-label": `Example ${row.index + 1} of ${row.class}` },
+              thumbnail(row.class, row.index),
+            ),
+            h("span", { class: "clamped", title: row.class }, row.class),
+            h("span", { class: "hint clamped", title: row.answer }, takenFor(row)),
           ),
         ),
     ),
@@ -160,6 +165,9 @@ function notes({ notes: lines }) {
       )
     : null;
 }
+
+const takenFor = ({ answer }) =>
+  answer === store.model.unknown_label ? "called unknown" : ["taken for ", h("bdi", {}, answer)];
 
 const worstFirst = (classes) => [...classes].sort((a, b) => (a.accuracy ?? 2) - (b.accuracy ?? 2));
 

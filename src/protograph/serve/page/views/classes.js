@@ -66,7 +66,7 @@ function card(row) {
         { class: "class-thumbs", "aria-hidden": "true" },
         shownExamples(row).map((index) => thumbnail(name, index)),
       ),
-      h("span", { class: "class-name" }, name),
+      h("span", { class: "class-name clamped", title: name }, name),
       h("span", { class: "hint" }, madeOf(row, store.model)),
     ),
   );

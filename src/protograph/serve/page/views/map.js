@@ -14,7 +14,8 @@ const MARGIN = 60;
 const RADIUS = 7;
 const PICTURE_RADIUS = 21; // of a class that is shown by one of its examples
 const MOST_PICTURES = [60, 20]; // classes up to which that is done, and on a phone
-const LETTER = 7.6; // pixels of a letter of a label, about
+const LONGEST_LABEL = 28; // letters of a name that are written on the map; the panel has all
+const EDGE = 6; // pixels between a label and the edge
 const STEP = 1.35; // of one zoom
 const DRAGGED = 6; // pixels from which a press on a class draws a line
 const [LEAST, MOST] = [0.5, 24];
@@ -70,7 +71,10 @@ function drawing({ labels, edges }, classes, earlier) {
   for (const node of nodes) {
     const pictured = nodes.length <= mostPictures ? shownExamples(classes.get(node.name))[0] : undefined;
     node.radius = pictured === undefined ? RADIUS : PICTURE_RADIUS;
-    node.label = s("text", {}, node.name);
+    const letters = [...node.name];
+    node.title = letters.length > LONGEST_LABEL ? `${letters.slice(0, LONGEST_LABEL - 1).join("")}\u2026` : node.name;
+    node.wide = widthOf(node.title);
+    node.label = s("text", {}, node.title);
     node.element = s(
       "g",
       {
@@ -134,13 +138,12 @@ function drawing({ labels, edges }, classes, earlier) {
     const { width } = size();
     const taken = nodes.map(({ at, radius }) => [at.x - radius, at.y - radius, at.x + radius, at.y + radius]);
     for (const node of [...nodes].sort((a, b) => near.has(b) - near.has(a) || b.lines.length - a.lines.length)) {
-      const wide = LETTER * node.name.length;
       const free = ({ box }) =>
-        box[0] > 0 &&
-        box[2] < width &&
+        box[0] > EDGE &&
+        box[2] < width - EDGE &&
         taken.every((other) => box[0] > other[2] || box[2] < other[0] || box[1] > other[3] || box[3] < other[1]);
-      const places = labelPlaces(node.at, wide, node.radius + 5);
-      const place = places.find(free) ?? (node === selected ? places[0] : null);
+      const places = labelPlaces(node.at, node.wide, node.radius + 5);
+      const place = places.find(free) ?? (node === selected ? places[Number(node.at.x > width / 2)] : null);
       node.label.classList.toggle("hidden", !place);
       if (!place) continue;
       for (const name of ["x", "y", "text-anchor"]) node.label.setAttribute(name, place[name]);
@@ -154,7 +157,8 @@ function drawing({ labels, edges }, classes, earlier) {
     selected = node;
     for (const other of nodes) other.element.setAttribute("tabindex", other === node ? 0 : -1);
     node.element.classList.add("selected");
-    nodeLayer.append(node.element === document.activeElement ? [] : node.element); // on top
+    // Those above it move below it: it would lose the focus if it moved itself.
+    while (node.element.nextSibling) nodeLayer.insertBefore(node.element.nextSibling, node.element);
     draw();
     showPanel();
   }
@@ -388,6 +392,14 @@ function drawing({ labels, edges }, classes, earlier) {
     selected: () => selected?.name,
     focused: () => svg.contains(document.activeElement),
   };
+}
+
+const measure = document.createElement("canvas").getContext("2d");
+
+/** Return how many pixels wide a label is, at its boldest. */
+function widthOf(text) {
+  measure.font = `650 14px ${getComputedStyle(document.body).fontFamily}`;
+  return measure.measureText(text).width;
 }
 
 /** Return a round picture of an example. */
