@@ -1,14 +1,19 @@
 /** Tables that sort by any of their columns. */
 
-import { h, replace } from "./dom.js";
+import { focus, h, replace } from "./dom.js";
+import { counted } from "./words.js";
+
+const SHOWN = 100; // rows, before someone asks for more
+const MORE = 1000;
 
 /**
- * Return a table.
+ * Return a table. Of many rows the first are drawn, and more when someone asks for them.
  *
  * @param {{caption: string, columns: {title: string, value: (row: any) => any, cell?: (row: any) => any, number?: boolean}[]}} options
  */
 export function sortable({ caption, columns }) {
   let rows = [];
+  let most = SHOWN;
   let order = null; // {index, down}
   const made = new WeakMap(); // a row that was drawn stays as it is, so that long tables grow quickly
   const body = h("tbody");
@@ -30,12 +35,27 @@ export function sortable({ caption, columns }) {
   const show = (shown) => {
     rows = shown;
     const sorted = order ? [...rows].sort(comparison(columns[order.index].value, order.down)) : rows;
-    for (const row of sorted) if (!made.has(row)) made.set(row, rowOf(row));
+    const drawn = sorted.slice(0, most);
+    const others = Math.min(MORE, sorted.length - drawn.length);
+    for (const row of drawn) if (!made.has(row)) made.set(row, rowOf(row));
     replace(
       body,
-      sorted.map((row) => made.get(row)),
+      drawn.map((row) => made.get(row)),
     );
+    more.hidden = !others;
+    more.textContent = `Show ${counted(others, "more row")}`;
   };
+  const more = h("button", {
+    type: "button",
+    class: "small more",
+    hidden: true,
+    onclick: () => {
+      const next = most;
+      most += MORE;
+      show(rows);
+      focus(body.children[next].firstElementChild, { preventScroll: true });
+    },
+  });
   const rowOf = (row) =>
     h(
       "tr",
@@ -50,6 +70,7 @@ export function sortable({ caption, columns }) {
     "div",
     { class: "table", role: "region", "aria-label": caption, tabindex: 0 },
     h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, headings)), body),
+    more,
   );
   return { element, show };
 }

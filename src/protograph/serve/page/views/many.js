@@ -15,10 +15,9 @@ import { startPanel } from "./start.js";
 
 const AT_ONCE = 8; // images in one request
 const TOP = 3;
-const LONGEST_TABLE = 2000; // rows that are drawn; the file has all
 
 export function createMany() {
-  let rows = []; // {file, result}
+  let rows = []; // {file, result, version}
   let stop = null;
 
   const start = h("div");
@@ -34,6 +33,7 @@ export function createMany() {
   const stopButton = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => stop?.abort() }, "Stop");
   const goOn = h("button", { type: "button", hidden: true, onclick: () => run() }, "Go on");
   const save = h("button", { type: "button", hidden: true, onclick: () => saveFile() }, icon("download"), "Download as CSV");
+  const anew = h("button", { type: "button", hidden: true, onclick: () => askAnew() }, "Ask all anew");
   const clear = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => empty() }, "Clear");
   const table = sortable({
     caption: "Answers",
@@ -60,7 +60,7 @@ export function createMany() {
     images.element,
     state.element,
     problem,
-    h("div", { class: "row" }, stopButton, goOn, save, clear),
+    h("div", { class: "row" }, stopButton, goOn, anew, save, clear),
     summary,
     table.element,
   );
@@ -68,9 +68,16 @@ export function createMany() {
 
   const waiting = () => rows.filter((row) => !row.result);
 
+  const fresh = (file) => ({ file, result: null, version: null });
+
   function add(files) {
-    rows = [...rows, ...files.map((file) => ({ file, result: null }))];
+    rows = [...rows, ...files.map(fresh)];
     if (!stop) run();
+  }
+
+  function askAnew() {
+    rows = rows.map(({ file }) => fresh(file));
+    run();
   }
 
   /** Send what waits in parts, until all is answered, someone stops it, or the server is gone. */
@@ -111,30 +118,36 @@ export function createMany() {
 
   async function send(part, signal) {
     const ready = await Promise.all(part.map(({ file }) => prepared(file)));
-    const { results } = await upload("/api/predict", [["top", String(TOP)], ...ready.map((image) => ["images", image])], {
-      signal,
-    });
-    part.forEach((row, place) => (row.result = results[place]));
+    const { results, version } = await upload(
+      "/api/predict",
+      [["top", String(TOP)], ...ready.map((image) => ["images", image])],
+      {
+        signal,
+      },
+    );
+    part.forEach((row, place) => Object.assign(row, { result: results[place], version }));
   }
 
   function show() {
     const answered = rows.filter((row) => row.result);
     const errors = answered.filter((row) => row.result.error).length;
     const unknown = answered.filter((row) => row.result.unknown).length;
+    const old = answered.filter((row) => row.version !== store.model?.version).length;
     stopButton.hidden = !stop;
     goOn.hidden = Boolean(stop) || !waiting().length;
     goOn.textContent = `Go on with ${counted(waiting().length, "image")}`;
     save.hidden = !answered.length;
+    anew.hidden = Boolean(stop) || !old;
     clear.hidden = Boolean(stop) || !rows.length;
     table.element.hidden = !answered.length;
     const parts = [
       `${answered.length} of ${counted(rows.length, "image")} answered`,
       unknown && `${unknown} unknown`,
       errors && `${errors} could not be read`,
-      answered.length > LONGEST_TABLE && `the first ${LONGEST_TABLE} are shown, the file has all`,
+      old && `${old === answered.length ? "all" : old} before the classifier changed`,
     ];
     summary.textContent = rows.length ? parts.filter(Boolean).join(", ") : "";
-    table.show(answered.slice(0, LONGEST_TABLE));
+    table.show(answered);
   }
 
   function empty() {
@@ -167,14 +180,7 @@ export function createMany() {
 
   store.addEventListener("model", showStart);
   showStart();
-  return {
-    element,
-    refresh() {
-      if (!rows.length || stop) return;
-      summary.textContent =
-        "The classifier has changed since these answers. Clear them and choose the images again to ask it anew.";
-    },
-  };
+  return { element, refresh: show };
 }
 
 const nameOf = (file) => file.webkitRelativePath || file.name;
