@@ -32,9 +32,18 @@ async function step(verb) {
   }
 }
 
+/** Undo a change that this page made, unless others followed it. */
+export async function undoChange(change) {
+  if (store.model?.version === change.version) return undo();
+  notify("Other changes followed: the history leads back behind them", {
+    action: "History",
+    onAction: () => (location.hash = "#/history"),
+  });
+}
+
 /** Tell what was changed, with a button that undoes it. */
 export function tellChange(change) {
-  notify(change.what, { action: "Undo", onAction: undo });
+  notify(change.what, { action: "Undo", onAction: () => undoChange(change) });
 }
 
 /** Fill the header's buttons, and take Ctrl+Z and Ctrl+Shift+Z (or Ctrl+Y) outside of text fields. */

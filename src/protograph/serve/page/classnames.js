@@ -9,6 +9,9 @@ let names = null;
 
 store.addEventListener("changed", () => (names = null));
 
+/** Return the name in a field as the server keeps it. */
+export const typedName = (field) => field.value.normalize("NFC").trim();
+
 /** Return the names of all classes. */
 export async function classNames() {
   if (names === null) {

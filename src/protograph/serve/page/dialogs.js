@@ -11,6 +11,7 @@ import { prose } from "./parts.js";
 export function ask({ title, body, action, onAction, danger = false }) {
   const id = uniqueId("dialog");
   const stop = new AbortController();
+  let pressed = null;
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const submit = h("button", { type: "submit", class: danger ? "danger" : "primary" }, action);
   const form = h(
@@ -50,7 +51,9 @@ export function ask({ title, body, action, onAction, danger = false }) {
         stop.abort();
         dialog.remove();
       },
-      onclick: (event) => event.target === dialog && dialog.close(), // on the backdrop
+      // A press and release on the backdrop closes it, not a selection of text that ends there. The form covers the rest.
+      onpointerdown: (event) => (pressed = event.target),
+      onclick: (event) => event.target === dialog && pressed === dialog && dialog.close(),
     },
     form,
   );

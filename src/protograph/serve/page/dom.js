@@ -22,9 +22,11 @@ function fill(element, attributes, children) {
 const present = (children) =>
   children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 
-/** Put these children in the place of all others. */
+/** Put these children in the place of all others. Where they are there already they stay, with the focus that they have. */
 export function replace(element, ...children) {
-  element.replaceChildren(...present(children));
+  const next = present(children);
+  const same = next.length === element.childNodes.length && next.every((child, place) => child === element.childNodes[place]);
+  if (!same) element.replaceChildren(...next);
   return element;
 }
 

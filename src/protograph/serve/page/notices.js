@@ -54,7 +54,7 @@ export const notifyError = (error) => error.name === "AbortError" || notify(erro
 export function showBanners() {
   const place = document.getElementById("banners");
   const lost = lostBanner();
-  const refused = refusedBanner();
+  let refused = null;
   line.addEventListener("unreachable", () => {
     if (!lost.isConnected) place.append(lost);
   });
@@ -64,7 +64,7 @@ export function showBanners() {
     speak("The server is back.");
   });
   line.addEventListener("refused", () => {
-    if (!refused.isConnected) place.append(refused);
+    if (!refused?.isConnected) place.append((refused = refusedBanner()));
   });
 }
 

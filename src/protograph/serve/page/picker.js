@@ -3,7 +3,7 @@
 import { h, replace } from "./dom.js";
 import { icon } from "./icons.js";
 import { droppedFiles, imagesAmong, preview } from "./images.js";
-import { notify, speak } from "./notices.js";
+import { notify, notifyError, speak } from "./notices.js";
 import { counted } from "./words.js";
 
 const EDGE = 160; // pixels of a small picture, twice as many as it is shown with
@@ -15,6 +15,7 @@ const EDGE = 160; // pixels of a small picture, twice as many as it is shown wit
  */
 export function picker({ onImages, multiple = false, folders = false, roomy = false, hint }) {
   const take = (files) => {
+    if (area.closest("fieldset:disabled")) return; // what was chosen before is on its way
     const { images, others } = imagesAmong(files);
     if (others)
       notify(`${counted(others, "file")} ${others === 1 ? "is not an image and was" : "are not images and were"} left out`);
@@ -43,7 +44,7 @@ export function picker({ onImages, multiple = false, folders = false, roomy = fa
       ondrop: async (event) => {
         event.preventDefault();
         area.classList.remove("over");
-        take(await droppedFiles(event.dataTransfer));
+        await droppedFiles(event.dataTransfer).then(take, notifyError);
       },
     },
     h(

@@ -41,8 +41,8 @@ function change(send) {
 export async function noticeVersion(version, what) {
   await pending;
   if (version === known) return;
-  const first = known === null;
-  known = version;
-  await refreshModel();
-  if (!first) store.dispatchEvent(new CustomEvent("changed", { detail: { what: what ?? "the classifier changed" } }));
+  const { version: present } = await refreshModel();
+  if (present === known) return; // the event came late: this page has shown what followed, or nothing before
+  known = present;
+  store.dispatchEvent(new CustomEvent("changed", { detail: { what: what ?? "the classifier changed" } }));
 }

@@ -2,7 +2,7 @@
 
 import { upload } from "../api.js";
 import { tellChange } from "../changes.js";
-import { classNames, nameField } from "../classnames.js";
+import { classNames, nameField, typedName } from "../classnames.js";
 import { ask as askFor } from "../dialogs.js";
 import { h, replace, uniqueId } from "../dom.js";
 import { drawImage, strongestPart } from "../heatmap.js";
@@ -11,7 +11,7 @@ import { notifyError, speak } from "../notices.js";
 import { bar, failure, probabilities, progress } from "../parts.js";
 import { picker } from "../picker.js";
 import { changeByUpload, store } from "../store.js";
-import { counted, percent, signed, sourceName } from "../words.js";
+import { counted, isolated, percent, signed, sourceName } from "../words.js";
 import { startPanel } from "./start.js";
 
 const TOP = 5;
@@ -55,14 +55,17 @@ export function createAsk() {
   const element = h("section", { class: "view" }, h("h1", {}, "What is it?"), start, asking);
 
   async function open(image) {
+    stop.abort();
     file = image;
     answer = taught = null;
+    replace(result);
+    const drawable = await createImageBitmap(image).catch(() => null);
+    if (file !== image) return drawable?.close(); // another one was opened meanwhile
     bitmap?.close();
-    bitmap = await createImageBitmap(image).catch(() => null);
+    bitmap = drawable;
     grid.hidden = false;
     images.element.classList.add("compact");
     lead.hidden = true;
-    replace(result);
     heatmap.hidden = toggle.hidden = true;
     draw();
     await askAgain(true);
@@ -146,27 +149,16 @@ export function createAsk() {
 
   /** Make the image an example of a class, which may be a new one. */
   async function learn(name, signal) {
+    const asked = file;
     const known = (await classNames()).includes(name);
-    const image = await prepared(file);
-    const change = known
-      ? await changeByUpload(
-          "/api/classes/examples",
-          [
-            ["class", name],
-            ["images", image],
-          ],
-          { signal },
-        )
-      : await changeByUpload(
-          "/api/classes",
-          [
-            ["name", name],
-            ["images", image],
-          ],
-          { signal },
-        );
+    const [path, field] = known ? ["/api/classes/examples", "class"] : ["/api/classes", "name"];
+    const fields = [
+      [field, name],
+      ["images", await prepared(asked)],
+    ];
+    tellChange(await changeByUpload(path, fields, { signal }));
+    if (asked !== file) return; // another one was opened meanwhile
     taught = name;
-    tellChange(change);
     if (answer) showAnswer();
   }
 
@@ -181,19 +173,21 @@ export function createAsk() {
     const hint = h("p", { class: "hint", role: "status" });
     const field = nameField({ id, required: true, oninput: () => tellKind() });
     const tellKind = async () => {
-      const name = field.value.trim();
       const names = await classNames().catch(() => []);
+      const name = typedName(field);
       const similar = names.find((other) => other.toLowerCase() === name.toLowerCase());
       if (!name) hint.textContent = "";
-      else if (names.includes(name)) hint.textContent = `'${name}' gets this image as one more example.`;
-      else if (similar) hint.textContent = `'${name}' is new. Did you mean '${similar}'?`;
-      else hint.textContent = `'${name}' is a new class: this image is its first example.`;
+      else if (names.includes(name)) hint.textContent = isolated(`'${name}' gets this image as one more example.`);
+      else if (similar) replace(hint, `'${name}' would be another class. Did you mean `, chip(similar), "?");
+      else hint.textContent = isolated(`'${name}' is a new class: this image is its first example.`);
     };
-    const others = answer.nearest
-      .slice(answer.unknown ? 0 : 1)
-      .map(({ class: name }) =>
-        h("button", { type: "button", class: "chip", onclick: () => ((field.value = name), tellKind(), field.focus()) }, name),
-      );
+    const choose = (name) => {
+      field.value = name;
+      tellKind();
+      field.focus();
+    };
+    const chip = (name) => h("button", { type: "button", class: "chip", onclick: () => choose(name) }, name);
+    const others = answer.nearest.slice(answer.unknown ? 0 : 1).map((row) => chip(row.class));
     askFor({
       title: "What is it?",
       body: [
@@ -203,7 +197,7 @@ export function createAsk() {
         hint,
       ],
       action: "Learn it",
-      onAction: (signal) => learn(field.value.trim(), signal),
+      onAction: (signal) => learn(typedName(field), signal),
     });
     field.focus();
   }

@@ -2,8 +2,9 @@
 
 import { get } from "../api.js";
 import { tellChange } from "../changes.js";
+import { classNames, typedName } from "../classnames.js";
 import { ask } from "../dialogs.js";
-import { h, replace, uniqueId } from "../dom.js";
+import { focus, h, replace, uniqueId } from "../dom.js";
 import { icon } from "../icons.js";
 import { prepared } from "../images.js";
 import { notifyError, speak } from "../notices.js";
@@ -12,47 +13,56 @@ import { picker, tray } from "../picker.js";
 import { relationsEditor } from "../relations.js";
 import { changeBy, changeByUpload, store } from "../store.js";
 import { blank, thumbnail } from "../thumbnails.js";
-import { counted } from "../words.js";
+import { counted, isolated } from "../words.js";
 
 export function createClass() {
   let name = "";
   const title = h("h1", {}, "Class");
   const content = h("div");
+  const buttons = h(
+    "div",
+    { class: "row" },
+    h("button", { type: "button", class: "quiet", onclick: () => rename() }, icon("edit"), "Rename\u2026"),
+    h("button", { type: "button", class: "quiet", onclick: () => remove() }, icon("remove"), "Remove"),
+  );
   const element = h(
     "section",
     { class: "view" },
     h("p", { class: "back" }, h("a", { href: "#/classes" }, icon("back"), "Classes")),
-    h(
-      "div",
-      { class: "title-row" },
-      title,
-      h(
-        "div",
-        { class: "row" },
-        h("button", { type: "button", class: "quiet", onclick: () => rename() }, icon("edit"), "Rename\u2026"),
-        h("button", { type: "button", class: "quiet", onclick: () => remove() }, icon("remove"), "Remove"),
-      ),
-    ),
+    h("div", { class: "title-row" }, title, buttons),
     content,
   );
   const examples = h("div");
+  const examplesTitle = h("h2", {}, "Examples");
   const adding = addForm(() => name);
   const relations = h("div");
+  const relationsTitle = h("h2", {}, "What it is like");
+  let editing = null; // the form in which it is told how the class relates
   const body = [
-    h("section", { class: "card" }, h("h2", {}, "Examples"), examples),
+    h("section", { class: "card" }, examplesTitle, examples),
     h("section", { class: "card" }, h("h2", {}, "Add examples"), adding.element),
-    h("section", { class: "card" }, h("h2", {}, "What it is like"), relations),
+    h("section", { class: "card" }, relationsTitle, relations),
   ];
 
   const load = () =>
     loadInto(content, "Loading the class\u2026", async () => {
       const asked = name;
+      const known = (await classNames()).includes(asked);
+      buttons.hidden = !known;
+      if (!known) return h("p", {}, isolated(`There is no class '${asked}' any more: it was removed or renamed.`));
       const found = await get("/api/classes/examples", { class: asked });
-      if (asked !== name) return content.firstChild;
-      replace(examples, exampleGrid(name, found.examples));
-      loadInto(relations, "Looking for related classes\u2026", () => relationsForm(asked));
+      replace(
+        examples,
+        exampleGrid(asked, found.examples, () => focus(examplesTitle, { preventScroll: true })),
+      );
+      if (!editing?.begun()) loadInto(relations, "Looking for related classes\u2026", () => showRelations(asked));
       return body;
     });
+
+  async function showRelations(asked) {
+    editing = await relationsForm(asked, () => focus(relationsTitle, { preventScroll: true }));
+    return editing.content;
+  }
 
   function rename() {
     const id = uniqueId("new-name");
@@ -62,9 +72,9 @@ export function createClass() {
       body: [h("label", { for: id }, "New name"), field],
       action: "Rename",
       onAction: async () => {
-        const next = field.value.trim();
-        const change = await changeBy("/api/classes/rename", { class: name, name: next });
-        tellChange(change);
+        const next = typedName(field);
+        if (next === name) return;
+        tellChange(await changeBy("/api/classes/rename", { class: name, name: next }));
         location.replace(`#/class?${new URLSearchParams({ name: next })}`);
       },
     });
@@ -85,6 +95,7 @@ export function createClass() {
     show(query) {
       if (query.get("name") !== name) {
         name = query.get("name") ?? "";
+        editing = null;
         adding.clear();
         replace(content);
       }
@@ -95,8 +106,8 @@ export function createClass() {
   };
 }
 
-/** Return the examples of a class, with the way to remove some of them. */
-function exampleGrid(name, examples) {
+/** Return the examples of a class, with the way to remove some of them; `onRemoved` is called after that. */
+function exampleGrid(name, examples, onRemoved) {
   if (!examples.length) return h("p", { class: "hint" }, "Its examples are not kept, or it has none.");
   const ticks = examples.map(({ index }) =>
     h("input", { type: "checkbox", value: index, "aria-label": `Example ${index + 1}`, onchange: () => show() }),
@@ -109,6 +120,7 @@ function exampleGrid(name, examples) {
       try {
         const indices = ticks.filter((tick) => tick.checked).map((tick) => Number(tick.value));
         tellChange(await changeBy("/api/classes/examples/remove", { class: name, indices }));
+        onRemoved();
       } catch (error) {
         notifyError(error);
         remove.disabled = false;
@@ -128,16 +140,7 @@ function exampleGrid(name, examples) {
       "ul",
       { class: "thumbs tickable" },
       examples.map(({ index, thumbnail: kept }, place) =>
-        h(
-          "li",
-          {},
-          h(
-            "label",
-            {},
-            kept ? thumbnail(name, index, `Example ${index + 1} of ${name}`) : blank(`${index + 1}`),
-            ticks[place],
-          ),
-        ),
+        h("li", {}, h("label", {}, kept ? thumbnail(name, index) : blank(`${index + 1}`), ticks[place])),
       ),
     ),
     h("p", {}, remove),
@@ -192,26 +195,37 @@ function addForm(nameOf) {
   return { element: h("div", {}, images.element, chosen.element, problem, sending.element, submit), clear };
 }
 
-async function relationsForm(name) {
+/**
+ * Return the form that tells how a class relates; `begun()` says whether someone has changed anything in it that is not
+ * saved, and `onSaved` is called once it is.
+ */
+async function relationsForm(name, onSaved) {
   const found = await get("/api/classes/relations", { class: name });
+  let begun = false;
   const problem = h("div");
   const save = h("button", { type: "button", disabled: true, onclick: () => send() }, "Save");
-  const editor = relationsEditor(() => (save.disabled = false));
+  const editor = relationsEditor(() => {
+    begun = true;
+    save.disabled = false;
+  });
   editor.show(found);
 
   async function send() {
     replace(problem);
     save.disabled = true;
+    begun = false; // what comes back is what was saved
     try {
       tellChange(await changeBy("/api/classes/relations", { class: name, similarities: editor.values() }));
+      onSaved();
     } catch (error) {
       replace(problem, failure(error));
+      begun = true;
       save.disabled = false;
     }
   }
 
   const none = !found.relations.length && !found.suggestions.length;
-  return [
+  const content = [
     h(
       "p",
       { class: "hint" },
@@ -223,4 +237,5 @@ async function relationsForm(name) {
     problem,
     h("p", {}, save),
   ];
+  return { content, begun: () => begun };
 }

@@ -1,15 +1,15 @@
 /** Teach: a new class by its name and a few images, and what that changed. */
 
 import { get } from "../api.js";
-import { undo } from "../changes.js";
-import { classNames, nameField } from "../classnames.js";
+import { undoChange } from "../changes.js";
+import { classNames, nameField, typedName } from "../classnames.js";
 import { focus, h, replace } from "../dom.js";
 import { prepared } from "../images.js";
 import { failure, progress, prose, uploading } from "../parts.js";
 import { picker, tray } from "../picker.js";
 import { relationsEditor } from "../relations.js";
 import { changeByUpload, store } from "../store.js";
-import { counted, percent, sentence } from "../words.js";
+import { counted, isolated, percent, sentence } from "../words.js";
 
 const PAUSE = 400; // milliseconds after the last letter of the name, before relations are suggested
 
@@ -17,11 +17,16 @@ export function createTeach() {
   let stop = new AbortController();
   let asked = 0;
   let suggestedFor = null;
+  let told = null; // the change that the page tells of
 
+  const problem = h("div");
   const lead = h("p", { class: "lead" });
   const name = nameField({ id: "teach-name", required: true, oninput: () => nameChanged(), "aria-describedby": "teach-known" });
   const known = h("p", { class: "hint", id: "teach-known", role: "status" });
-  const chosen = tray(() => showButton());
+  const chosen = tray(() => {
+    replace(problem);
+    showButton();
+  });
   const images = picker({
     multiple: true,
     onImages: (files) => chosen.add(files),
@@ -36,16 +41,20 @@ export function createTeach() {
     relationsNote,
     relations.element,
   );
-  const problem = h("div");
   const sending = progress();
   const submit = h("button", { type: "submit", class: "primary" }, "Teach it");
   const cancel = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => stop.abort() }, "Stop");
-  const form = h(
-    "form",
-    { onsubmit: (event) => (event.preventDefault(), teach()) },
+  const given = h(
+    "fieldset",
+    { class: "given" },
     h("div", { class: "field" }, h("label", { for: "teach-name" }, "Name of the class"), name, known),
     h("fieldset", {}, h("legend", {}, "Images of it"), images.element, chosen.element),
     related,
+  );
+  const form = h(
+    "form",
+    { onsubmit: (event) => (event.preventDefault(), teach()) },
+    given,
     problem,
     sending.element,
     h("div", { class: "row" }, submit, cancel),
@@ -61,18 +70,20 @@ export function createTeach() {
 
   async function tellKnown() {
     const names = await classNames().catch(() => []);
-    const text = name.value.trim();
+    const text = typedName(name);
     const similar = names.find((other) => other !== text && other.toLowerCase() === text.toLowerCase());
-    known.textContent = names.includes(text)
-      ? `'${text}' is known already: it gets these images as further examples.`
-      : similar
-        ? `'${similar}' is known already. '${text}' would be another class.`
-        : "";
+    known.textContent = isolated(
+      names.includes(text)
+        ? `'${text}' is known already: it gets these images as further examples.`
+        : similar
+          ? `'${similar}' is known already. '${text}' would be another class.`
+          : "",
+    );
     related.hidden = names.includes(text) || !store.model?.classes;
   }
 
   async function suggest() {
-    const text = name.value.trim();
+    const text = typedName(name);
     if (!related.open || !text || text === suggestedFor) {
       if (related.open && !text) relationsNote.textContent = "Type the name first: then classes are suggested.";
       return;
@@ -93,12 +104,12 @@ export function createTeach() {
 
   function showButton() {
     const count = chosen.files().length;
-    const text = name.value.trim();
-    submit.textContent = text && count ? `Teach '${text}' from ${counted(count, "image")}` : "Teach it";
+    const text = typedName(name);
+    submit.textContent = text && count ? isolated(`Teach '${text}' from ${counted(count, "image")}`) : "Teach it";
   }
 
   async function teach() {
-    const text = name.value.trim();
+    const text = typedName(name);
     const files = chosen.files();
     const alike = related.open && !related.hidden ? relations.values() : {};
     replace(problem);
@@ -108,7 +119,7 @@ export function createTeach() {
     if (limits && files.length > limits.files)
       return refuse(`At most ${counted(limits.files, "image")} can be sent at once: leave some out.`, submit);
     stop = new AbortController();
-    submit.disabled = true;
+    given.disabled = submit.disabled = true;
     cancel.hidden = false;
     const what = counted(files.length, "image");
     try {
@@ -118,7 +129,11 @@ export function createTeach() {
       const fields = [[exists ? "class" : "name", text], ...ready.map((image) => ["images", image])];
       if (!exists && Object.keys(alike).length) fields.push(["relations", JSON.stringify(alike)]);
       const path = exists ? "/api/classes/examples" : "/api/classes";
-      const change = await changeByUpload(path, fields, { signal: stop.signal, onProgress: uploading(sending, what) });
+      const onProgress = (share) => {
+        cancel.hidden = share === 1; // then it learns, which can be undone
+        uploading(sending, what)(share);
+      };
+      const change = await changeByUpload(path, fields, { signal: stop.signal, onProgress });
       done(change, text);
     } catch (error) {
       if (error.name !== "AbortError") {
@@ -126,9 +141,10 @@ export function createTeach() {
         problem.scrollIntoView({ block: "nearest" });
       }
     } finally {
-      submit.disabled = false;
+      given.disabled = submit.disabled = false;
       cancel.hidden = true;
       sending.end();
+      if (document.activeElement === document.body) submit.focus({ preventScroll: true });
     }
   }
 
@@ -145,6 +161,7 @@ export function createTeach() {
     suggestedFor = null;
     known.textContent = "";
     showButton();
+    told = change;
     const title = h("h2", {}, sentence(change.what));
     replace(
       result,
@@ -159,7 +176,11 @@ export function createTeach() {
           { class: "row" },
           store.model.classes > 1 && h("a", { class: "button primary", href: "#/ask" }, "Ask about an image"),
           h("a", { class: "button quiet", href: `#/class?${new URLSearchParams({ name: text })}` }, `Show '${text}'`),
-          h("button", { type: "button", class: "quiet", onclick: () => (replace(result), undo(), name.focus()) }, "Undo"),
+          h(
+            "button",
+            { type: "button", class: "quiet", onclick: () => (replace(result), undoChange(change), name.focus()) },
+            "Undo",
+          ),
         ),
       ),
     );
@@ -179,9 +200,12 @@ export function createTeach() {
 
   store.addEventListener("model", showLead);
   showLead();
+  const tellNoMore = () => told?.version !== store.model?.version && replace(result);
   return {
     element,
+    refresh: tellNoMore,
     show(query) {
+      tellNoMore();
       if (query.has("name")) {
         name.value = query.get("name");
         nameChanged();
