@@ -90,9 +90,13 @@ function classTable({ classes, covers_fitted: all }) {
         value: (row) => row.taken_for[0]?.class ?? null,
         cell: (row) =>
           row.taken_for.length
-            ? row.taken_for
-                .slice(0, 3)
-                .map((other, place) => [place ? ", " : "", h("bdi", {}, other.class), `: ${other.images}`])
+            ? h(
+                "span",
+                {},
+                row.taken_for
+                  .slice(0, 3)
+                  .map((other, place) => [place ? ", " : "", h("bdi", {}, other.class), `: ${other.images}`]),
+              )
             : "\u2013",
       },
       {

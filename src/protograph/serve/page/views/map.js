@@ -143,7 +143,7 @@ function drawing({ labels, edges }, classes, earlier) {
         box[2] < width - EDGE &&
         taken.every((other) => box[0] > other[2] || box[2] < other[0] || box[1] > other[3] || box[3] < other[1]);
       const places = labelPlaces(node.at, node.wide, node.radius + 5);
-      const place = places.find(free) ?? (node === selected ? places[Number(node.at.x > width / 2)] : null);
+      const place = places.find(free) ?? (node === selected ? within(places.at(-1), width) : null);
       node.label.classList.toggle("hidden", !place);
       if (!place) continue;
       for (const name of ["x", "y", "text-anchor"]) node.label.setAttribute(name, place[name]);
@@ -433,6 +433,12 @@ function labelPlaces({ x, y }, wide, gap) {
     box: [x - wide / 2, y + from - high, x + wide / 2, y + from + high],
   });
   return [beside(x + gap, "start", gap), beside(x - gap - wide, "end", -gap), over(-gap - high), over(gap + high)];
+}
+
+/** Return a place that is moved sideways as far as it would leave the map. */
+function within(place, width) {
+  const [left, , right] = place.box;
+  return { ...place, x: place.x + Math.max(0, EDGE - left) - Math.max(0, right + EDGE - width) };
 }
 
 function extent(nodes) {
