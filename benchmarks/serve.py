@@ -2,6 +2,7 @@
 
     python benchmarks/serve.py                  # 30 seconds for each number of clients; writes benchmarks/SERVE.md
     python benchmarks/serve.py --seconds 5      # a quick look, printed alone
+    python benchmarks/serve.py --memory 10000   # the server's memory while so many images are asked about, on any machine
 
 Clients send JPEGs of 500 x 375 pixels, one per request, each as soon as the last one is answered. What they are compared with
 is one process that decodes the same files and passes them through EfficientNet-Lite0 at 224 pixels in batches of 32, by all
@@ -20,8 +21,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,6 +45,7 @@ COLUMNS = (
     *("clients", "images/s", "bare encoder, images/s", "ratio", "median, ms", "90 %, ms", "99 %, ms", "errors"),
     *("CPU per image: server, ms", "bare encoder, ms", "clients, ms"),
 )
+MEMORY = "## Memory"
 SAME = 2e-3  # of a probability: the sums of a network differ in their last bits by the size of its batches
 
 
@@ -218,6 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0, help="for each number of clients")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--memory", type=int, metavar="IMAGES", help="ask about so many images, and write the memory alone")
     parser.add_argument("--out", type=Path, help="where to write the table (default: benchmarks/SERVE.md, if --seconds is 30)")
     arguments = parser.parse_args()
     with TemporaryDirectory() as name:
@@ -228,29 +232,60 @@ def main() -> None:
         encoder = open_encoder("efficientnet-lite0")
         model = folder / "model.pg"
         Classifier(encoder).fit(photographs, [f"class {index % CLASSES}" for index in range(IMAGES)]).save(model)
-        text = measure(model, encoder, contents, arguments.clients, arguments.seconds)
+        if arguments.memory:
+            text = memory_by_images(model, contents, max(arguments.clients), arguments.memory)
+        else:
+            text = measure(model, encoder, contents, arguments.clients, arguments.seconds)
     print(text)
-    out = arguments.out or (Path(__file__).with_name("SERVE.md") if arguments.seconds == 30 else None)
+    report = Path(__file__).with_name("SERVE.md")
+    out = arguments.out or (report if arguments.memory or arguments.seconds == 30 else None)
     if out is not None:
-        out.write_text(text, encoding="utf-8")
+        speed, mark, size = (out.read_text(encoding="utf-8") if out.exists() else "").partition(f"\n{MEMORY}")
+        out.write_text(f"{speed}\n{text}" if arguments.memory else f"{text}{mark}{size}", encoding="utf-8")
 
 
-def measure(model: Path, encoder: ImageEncoder, contents: Sequence[bytes], clients: Sequence[int], seconds: float) -> str:
-    """The report."""
+@contextmanager
+def serving(model: Path) -> Iterator[tuple[int, int]]:
+    """The process and the port of a server."""
     environment = {**os.environ, "PROTOGRAPH_TOKEN": TOKEN}
     command = [sys.executable, "-m", "protograph", "serve", str(model), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert server.stdout
     try:
-        port = int(re.findall(r":(\d+)/", server.stdout.readline())[0])
+        yield server.pid, int(re.findall(r":(\d+)/", server.stdout.readline())[0])
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def memory_by_images(model: Path, contents: Sequence[bytes], clients: int, images: int) -> str:
+    """What the server's memory is after each tenth of so many images."""
+    requests, rows, done, errors = [as_request(content) for content in contents], [], 0, 0
+    with serving(model) as (process, port):
+        while done < images:
+            answered = load(port, requests, clients, 2.0)
+            done, errors = done + len(answered.latencies), errors + answered.errors
+            if done * 10 >= images * (len(rows) + 1):
+                rows.append(f"| {done:,} | {memory(process):.0f} |")
+                print(rows[-1], flush=True)
+    about = (
+        f"`python benchmarks/serve.py --memory {images}`: {clients} clients at a time, {errors} errors. The server keeps "
+        "what its largest batches took."
+    )
+    return f"{MEMORY}\n\n{about}\n\n| images answered | resident memory, MB |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def measure(model: Path, encoder: ImageEncoder, contents: Sequence[bytes], clients: Sequence[int], seconds: float) -> str:
+    """The report."""
+    with serving(model) as (process, port):
         requests = [as_request(content) for content in contents]
         load(port, requests, max(clients), 2.0)  # so that all sizes of batches have been met
-        first = memory(server.pid)
+        first = memory(process)
         rows, bare = [], [bare_rate(encoder, contents, REFERENCE)]
         for count in clients:
-            used = processor_time(server.pid)
+            used = processor_time(process)
             answered = load(port, requests, count, seconds)
-            used = (processor_time(server.pid) - used) / len(answered.latencies)
+            used = (processor_time(process) - used) / len(answered.latencies)
             bare.append(bare_rate(encoder, contents, REFERENCE))
             beside, alone = (statistics.mean(part) for part in zip(*bare[-2:], strict=True))
             cells = [
@@ -263,11 +298,8 @@ def measure(model: Path, encoder: ImageEncoder, contents: Sequence[bytes], clien
             ]
             rows.append(f"| {' | '.join(map(str, cells))} |")
             print(rows[-1], flush=True)
-        last = memory(server.pid)
+        last = memory(process)
         taught = teach_under_load(model, port, contents, max(6.0, seconds / 3))
-    finally:
-        server.terminate()
-        server.wait()
     about = (
         f"`python benchmarks/serve.py`, {os.cpu_count()} cores, {seconds:.0f} seconds for each row: EfficientNet-Lite0 at 224 "
         "pixels, JPEGs of 500 x 375 pixels, one per request. The bare encoder decodes the same files and encodes them in "
