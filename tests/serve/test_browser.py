@@ -557,9 +557,8 @@ def test_names_of_any_length_and_script_fit_a_phone(open_page: Open, fruits: Fru
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["viewport"]["width"], view
         if view == "map":
             page.locator(".map-node[aria-label^=xxx]").focus()
-    goto(page, "#/map")
-    box, edge = (page.locator(place).bounding_box() for place in (".map-node.selected text", ".map-frame"))
-    assert edge["x"] < box["x"] < box["x"] + box["width"] < edge["x"] + edge["width"]
+            box, edge = (page.locator(place).bounding_box() for place in (".map-node.selected text", ".map-frame"))
+            assert edge["x"] < box["x"] < box["x"] + box["width"] < edge["x"] + edge["width"]
     goto(page, "#/ask")
     page.get_by_role("button", name="It is something else").click()
     assert page.evaluate("() => { const it = document.querySelector('dialog'); return it.scrollWidth <= it.clientWidth }")
