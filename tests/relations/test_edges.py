@@ -1,5 +1,6 @@
 import itertools
 import math
+import random
 import re
 import sys
 
@@ -242,3 +243,30 @@ def test_a_damaged_graph_is_named(tmp_path, text):
     (tmp_path / "own.graphml").write_text(text)
     with pytest.raises(InputError, match=r"own.graphml is not a .graphml graph"):
         EdgeRelation.read(tmp_path / "own.graphml")
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("at_once", [1, 70, 1024])
+def test_paths_of_a_random_graph_are_those_of_a_naive_search(
+    monkeypatch: pytest.MonkeyPatch, directed: bool, at_once: int
+) -> None:
+    """More starts than a word has bits, several searches, edges of weight 0, nodes without edges, names that come twice."""
+    monkeypatch.setattr("protograph.relations.edges.STARTS_AT_ONCE", at_once)
+    drawn = random.Random(0)
+    nodes = [f"n{number}" for number in range(160)]
+    pairs = {tuple(sorted(drawn.sample(nodes[:150], 2))) for _ in range(190)}
+    edges = [(tail, head, float(drawn.random() < 0.9)) for tail, head in sorted(pairs)]
+    names = [*drawn.sample(nodes, 90), nodes[159], nodes[0], nodes[0]]
+    similarities = EdgeRelation(edges, nodes, directed=directed).similarities(names)
+    both = [(tail, head) for tail, head, weight in edges if weight]
+    both += [] if directed else [(head, tail) for tail, head in both]
+    for row, start in enumerate(names):
+        steps, reached = {start: 0}, [start]
+        for node in reached:
+            for tail, head in both:
+                if tail == node and head not in steps:
+                    steps[head] = steps[node] + 1
+                    reached.append(head)
+        expected = torch.tensor([1 / (1 + steps[name]) if name in steps else 0.0 for name in names])
+        assert torch.equal(similarities[row], expected), start
+    assert not EdgeRelation(edges, nodes).similarities([]).numel()

@@ -1,12 +1,16 @@
 """Similarity by a graph: a taxonomy or a network of links. Its nodes may be classes or not."""
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from protograph._internal.errors import InputError, unknown_name
@@ -15,6 +19,7 @@ from protograph.relations.registry import register_relation
 from protograph.relations.tables import read_rows, require_file
 
 EdgeMeasure = Literal["path", "adjacency"]
+STARTS_AT_ONCE = 1024  # nodes from which paths are searched together; each takes a bit of every node
 LARGEST_WEIGHT = 1e30  # beyond 3e38 a weight is infinite in 32 bits
 
 _FILES = "edges as .csv or .tsv (source, target, weight), or a .graphml graph"
@@ -136,23 +141,51 @@ class EdgeRelation(Relation):
         targets[head] = weight
 
     def _paths(self, names: Sequence[str]) -> Tensor:
-        similarities = torch.zeros(len(names), len(names))
-        for row, name in enumerate(names):
-            steps = self._steps(name, set(names))
-            similarities[row] = torch.tensor([1 / (1 + steps[target]) if target in steps else 0.0 for target in names])
-        return similarities
+        different = list(dict.fromkeys(names))
+        blocks = [different[start : start + STARTS_AT_ONCE] for start in range(0, len(different), STARTS_AT_ONCE)]
+        steps = np.concatenate([self._steps(block, different) for block in blocks]) if blocks else np.zeros((0, 0))
+        similarities = torch.from_numpy(np.where(steps < 0, 0.0, 1 / (1 + np.maximum(steps, 0)))).float()
+        place = {name: row for row, name in enumerate(different)}
+        rows = torch.tensor([place[name] for name in names], dtype=torch.long)
+        return similarities[rows][:, rows]
 
-    def _steps(self, start: str, targets: set[str]) -> dict[str, int]:
-        """Return the number of edges on the shortest path to every node, until all targets are reached."""
-        steps, queue, missing = {start: 0}, deque([start]), len(targets) - 1
-        while queue and missing:
-            node = queue.popleft()
-            for head, weight in self._targets[node].items():
-                if weight and head not in steps:
-                    steps[head] = steps[node] + 1
-                    queue.append(head)
-                    missing -= head in targets
-        return steps
+    def _steps(self, starts: Sequence[str], targets: Sequence[str]) -> NDArray[np.int64]:
+        """Return the number of edges on the shortest path from each start to each target [s, t]; -1 where there is none.
+
+        All starts are searched from at once, one edge further each time: every node has a bit for each start, and the nodes
+        that were reached last pass their new bits on.
+        """
+        graph, width = self._graph, -(-len(starts) // 64)
+        begin = np.array([graph.place[name] for name in starts])
+        column = np.full(len(graph.place), -1)
+        column[[graph.place[name] for name in targets]] = np.arange(len(targets))
+        fresh = np.packbits(np.eye(len(starts), 64 * width, dtype=bool), axis=1, bitorder="little").view(np.uint64)
+        reached = np.zeros((len(graph.place), width), np.uint64)
+        reached[begin] = fresh
+        steps, nodes, length = np.full((len(starts), len(targets)), -1), begin, 0
+        while True:
+            ends = np.flatnonzero(column[nodes] >= 0)
+            bits = np.unpackbits(fresh[ends].view(np.uint8), axis=1, count=len(starts), bitorder="little")
+            row, new = bits.T.nonzero()
+            steps[row, column[nodes[ends[new]]]] = length
+            if (steps >= 0).all():
+                return steps
+            heads, tails = graph.edges_from(nodes)
+            if not len(heads):
+                return steps
+            order = np.argsort(heads, kind="stable")
+            different, first = np.unique(heads[order], return_index=True)
+            passed = np.bitwise_or.reduceat(fresh[tails[order]], first) & ~reached[different]
+            kept = passed.any(1)
+            nodes, fresh, length = different[kept], passed[kept], length + 1
+            reached[nodes] |= fresh
+
+    @cached_property
+    def _graph(self) -> "_Graph":
+        place = {node: row for row, node in enumerate(self._targets)}
+        heads = [[place[head] for head, weight in targets.items() if weight] for targets in self._targets.values()]
+        starts = np.cumsum([0, *map(len, heads)])
+        return _Graph(place, starts, np.array([head for each in heads for head in each], dtype=np.int64))
 
     def _adjacency(self, names: Sequence[str]) -> Tensor:
         columns: dict[str, list[int]] = defaultdict(list)
@@ -184,6 +217,29 @@ class EdgeRelation(Relation):
                         ends[head] += share * weight / total
             shares = ends
         return shares
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """The edges of a graph, except those of weight 0.
+
+    Attributes:
+        place: The number of each node.
+        starts: Where the edges of each node begin in `heads`, and at the end their number.
+        heads: The nodes that edges lead to.
+
+    """
+
+    place: dict[str, int]
+    starts: NDArray[np.int64]
+    heads: NDArray[np.int64]
+
+    def edges_from(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the edges of some nodes lead to, and for each edge the position of its node among these."""
+        counts = self.starts[nodes + 1] - self.starts[nodes]
+        tails = np.repeat(np.arange(len(nodes)), counts)
+        within = np.arange(len(tails)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.heads[self.starts[nodes][tails] + within], tails
 
 
 def _weight(weight: Any, tail: object, head: object, source: str) -> float:
