@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from data import layouts
-from protograph.data import Augmentation, Dataset, ImageStore, Normalisation, Pool
+from protograph.data import Dataset
 from protograph.data.datasets.letters import open_letters
 from protograph.device import TRITON
-from protograph.relations import MatrixRelation
 from protograph.training.recipes import Recipe
 from protograph.training.run_config import RunConfig
 from protograph.variants import find_variant
+from toy import make_toy
 
 # On tensors as small as these, threads only wait for one another, and for long on a busy machine. Subprocesses inherit it.
 torch.set_num_threads(1)
@@ -56,9 +56,6 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     return torch.device("cpu")
 
 
-SEEN, NOVEL_VALIDATION, NOVEL_TEST, IMAGES = 12, 6, 7, 12
-
-
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of the tests' own: no test depends on, or leaves something in, the user's. Subprocesses inherit it."""
@@ -97,42 +94,6 @@ def real_root() -> Path:
     if not os.environ.get("PROTOGRAPH_DATA"):
         pytest.skip("the real images are tested where PROTOGRAPH_DATA says where they are")
     return Path(os.environ["PROTOGRAPH_DATA"])
-
-
-def make_toy() -> Dataset:
-    """Noisy patterns, one pattern per class: small enough to train on in a blink, and not hopeless."""
-    generator = torch.Generator().manual_seed(0)
-    pixels: list[torch.Tensor] = []
-    classes = SEEN + NOVEL_VALIDATION + NOVEL_TEST
-    patterns = torch.randint(0, 156, (classes, 1, 1, 16, 16), generator=generator)
-
-    def pool(first: int, stop: int) -> Pool:
-        members = {}
-        for class_id in range(first, stop):
-            start = IMAGES * len(pixels)
-            members[class_id] = list(range(start, start + IMAGES))
-            noise = torch.randint(0, 100, (IMAGES, 1, 16, 16), generator=generator)
-            pixels.append((patterns[class_id] + noise).to(torch.uint8))
-        return Pool.from_members(members)
-
-    train, seen_validation, seen_test = (pool(0, SEEN) for _ in range(3))
-    novel_validation = pool(SEEN, SEEN + NOVEL_VALIDATION)
-    novel_test = pool(SEEN + NOVEL_VALIDATION, classes)
-    names = tuple(f"class-{class_id:02d}" for class_id in range(classes))
-    similarities = torch.rand(classes, classes, generator=generator).fill_diagonal_(1)
-    return Dataset(
-        name="toy",
-        classes=names,
-        store=ImageStore(torch.cat(pixels), Normalisation((0.5,), (0.25,))),
-        train=train,
-        seen_validation=seen_validation,
-        novel_validation=novel_validation,
-        seen_test=seen_test,
-        novel_test=novel_test,
-        augmentation=Augmentation(pad=2),
-        relations={"kinship": MatrixRelation(similarities, names, "kinship")},
-        fingerprint="toy-1",
-    )
 
 
 @pytest.fixture(scope="session")

@@ -232,6 +232,13 @@ class Batch:
     images: Tensor
     targets: Tensor
 
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def slice(self, start: int, stop: int) -> "Batch":
+        """Return the images from `start` to `stop` - 1."""
+        return Batch(self.images[start:stop], self.targets[start:stop])
+
 
 def draw_batch(pool: Pool, count: int, generator: torch.Generator) -> Batch:
     """Return `count` images drawn on the generator's device, on which the pool must be too: first the class, then the image."""

@@ -496,7 +496,7 @@ def test_a_run_killed_again_and_again_ends_like_one_that_was_not(letters: Datase
 TOY_COMMAND = """
 import functools, sys
 sys.path.insert(0, sys.argv.pop(1))
-from conftest import make_toy
+from toy import make_toy
 from protograph.report import figures
 from protograph.training import loop as training
 from protograph.cli import app

@@ -23,6 +23,7 @@ from rich.text import Text
 from protograph._internal.errors import InputError, shorten_middle
 from protograph._internal.progress import Advance
 from protograph.evaluation.metrics import measure_titles
+from protograph.training.processes import Processes, leave_to_first
 
 LONGEST_PATH = 200  # characters, of a path in an error of the system
 # A full disk, or a path where the user cannot write
@@ -72,6 +73,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except InputError as error:
+            leave_to_first()
             errors().print(f"[bold red]error:[/] {escape(str(error))}")
         except OSError as error:
             if error.errno not in UNSAVED:
@@ -85,7 +87,8 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         except MemoryError as error:
             errors().print(f"[bold red]error:[/] not enough memory ({escape(str(error))}): give smaller files, or fewer")
         except KeyboardInterrupt:
-            errors().print("interrupted: run the same command again to continue from the last checkpoint")
+            if Processes.launched().leads:
+                errors().print("interrupted: run the same command again to continue from the last checkpoint")
             raise typer.Exit(130) from None
         raise typer.Exit(2)
 

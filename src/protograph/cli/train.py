@@ -27,6 +27,7 @@ from protograph.cli.options import (
 from protograph.data import Dataset, open_dataset
 from protograph.evaluation.metrics import measure_titles
 from protograph.relations import relation_label
+from protograph.training.processes import Processes, joined
 from protograph.training.recipes import RECIPES, stage_before
 from protograph.training.run_config import RunConfig, configure, read_toml
 from protograph.training.run_folder import Run, run_path
@@ -115,8 +116,12 @@ def train_command(
         protograph train
         protograph train --dataset cub --root DATA --variant gcgpn-split --shots 5
         protograph train --dataset folder --root images --set epochs=5
+        torchrun --nproc-per-node 2 -m protograph train --variant cosine --backbone resnet12
     """
+    launched = Processes.launched()
     if seed and len(seed) > 1:
+        if not launched.alone:
+            raise InputError("torchrun trains one model by several processes: give one --seed")
         both = _settings(config, {}, change)[0]
         named, begun = out or both.get("out"), start or both.get("start")
         if begun and not (Path(begun) / "measures.json").exists():
@@ -134,14 +139,18 @@ def train_command(
     }  # fmt: skip
     settings, changes = _settings(config, {name: value for name, value in given.items() if value is not None}, change)
     plugins = load_plugins(plugin)
-    progress = ShownProgress(quiet=as_json and JOB not in os.environ)
-    data = open_dataset(settings.pop("dataset", "letters"), root, progress, skip_bad)
-    folder, begun = settings.pop("out", None), settings.pop("start", None)
-    chosen = settings.pop("variant", "gcgpn-aux")
-    settings["precision"] = find_precision(precision, find_device(device))
-    resolved = configure(data, chosen, changes=changes, plugins=plugins, **settings)
-    folder, begun = Path(folder) if folder else default_folder(resolved, data), Path(begun) if begun else None
-    result = run_training(resolved, data, folder, device, progress, begun, changes)
+    progress = ShownProgress(quiet=(as_json and JOB not in os.environ) or not launched.leads)
+    with joined(device) as own_device:
+        with Processes.current().first_alone():
+            data = open_dataset(settings.pop("dataset", "letters"), root, progress, skip_bad)
+        folder, begun = settings.pop("out", None), settings.pop("start", None)
+        chosen = settings.pop("variant", "gcgpn-aux")
+        settings["precision"] = find_precision(precision, find_device(own_device))
+        resolved = configure(data, chosen, changes=changes, plugins=plugins, **settings)
+        folder, begun = Path(folder) if folder else default_folder(resolved, data), Path(begun) if begun else None
+        result = run_training(resolved, data, folder, own_device, progress, begun, changes)
+    if not launched.leads:
+        return None
     title = f"{resolved.dataset}, {resolved.shots}-shot, 600 test episodes, best validation epoch {result['epoch']}; {folder}"
     rows = {resolved.variant: result["measures"]}
     if balanced := result.get("balanced"):
@@ -204,7 +213,7 @@ def run_training(
     if start is None and stage_before(find_variant(config.variant), config.recipe):
         start = default_folder(configure_first_stage(config, dataset, changes or {}), dataset)
     result = train(config, dataset, folder, find_device(device), progress, start, changes or {})
-    for trained in filter(None, (start, folder)):
+    for trained in filter(None, (start, folder)) if Processes.current().leads else ():
         if not (trained / "episode.png").exists():
             # matplotlib takes a third of a second to import, which --help and mistakes do not need
             from protograph.report.figures import draw_run

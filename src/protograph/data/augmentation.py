@@ -56,8 +56,25 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
+class Portion:
+    """Images that are some of those for which random numbers are drawn together, such as a process's part of a step.
+
+    Attributes:
+        whole: For how many images numbers are drawn.
+        rows: Which of them these are [n].
+
+    """
+
+    whole: int
+    rows: Tensor
+
+
+@dataclass(frozen=True)
 class Drawing:
-    """Random draws for `count` images of height x width, on a device and from a generator of that device."""
+    """Random draws for `count` images of height x width, on a device and from a generator of that device.
+
+    With a `portion`, numbers are drawn for its whole, and those of its `count` rows are returned.
+    """
 
     count: int
     height: int
@@ -65,14 +82,16 @@ class Drawing:
     device: torch.device
     generator: torch.Generator | None = None
     dtype: torch.dtype = torch.float32
+    portion: Portion | None = None
 
     def crops(self, augmentation: Augmentation) -> tuple[Tensor, Tensor]:
         """Return by how many pixels [2, n] each image moves up and to the left, within `pad`, and whether it is flipped [n]."""
         pad = augmentation.pad
-        offsets = torch.randint(0, 2 * pad + 1, (2, self.count), device=self.device, generator=self.generator) - pad
+        offsets = torch.randint(0, 2 * pad + 1, (2, self._drawn), device=self.device, generator=self.generator)
+        offsets = self._kept(offsets) - pad
         if not augmentation.flip:
             return offsets, torch.zeros(self.count, dtype=torch.bool, device=self.device)
-        return offsets, torch.randint(0, 2, (self.count,), device=self.device, generator=self.generator).bool()
+        return offsets, self._kept(torch.randint(0, 2, (self._drawn,), device=self.device, generator=self.generator)).bool()
 
     def maps(self, augmentation: Augmentation) -> Tensor:
         r"""Return :math:`(a_x, d_x, a_y, d_y)` [n, 4] for each image: the point shown at (x, y) lies at
@@ -110,14 +129,21 @@ class Drawing:
         """
         if not augmentation.erase:
             return None
-        drawn = torch.rand(3, self.count, device=self.device, dtype=self.dtype, generator=self.generator)
+        drawn = self._kept(torch.rand(3, self._drawn, device=self.device, dtype=self.dtype, generator=self.generator))
         half = 0.5 * augmentation.erase * min(self.height, self.width)
         return torch.stack([half * drawn[0], self.height * drawn[1], self.width * drawn[2]])
 
     def _evenly(self, numbers: int) -> Tensor:
         """Return uniform random numbers [numbers, n] from -1 to 1."""
-        drawn = torch.rand(numbers, self.count, device=self.device, dtype=self.dtype, generator=self.generator)
-        return 2 * drawn - 1
+        drawn = torch.rand(numbers, self._drawn, device=self.device, dtype=self.dtype, generator=self.generator)
+        return 2 * self._kept(drawn) - 1
+
+    @property
+    def _drawn(self) -> int:
+        return self.count if self.portion is None else self.portion.whole
+
+    def _kept(self, drawn: Tensor) -> Tensor:
+        return drawn if self.portion is None else drawn[..., self.portion.rows]
 
 
 def warped(images: Tensor, maps: Tensor, size: tuple[int, int] | None = None) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protograph.data.augmentation import Augmentation, Drawing, erased, recoloured, warped
+from protograph.data.augmentation import Augmentation, Drawing, Portion, erased, recoloured, warped
 from protograph.device import TRITON
 
 
@@ -43,7 +43,11 @@ class Store(Protocol):
         ...
 
     def gather(
-        self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
+        self,
+        indices: Tensor,
+        augmentation: Augmentation | None = None,
+        generator: torch.Generator | None = None,
+        portion: Portion | None = None,
     ) -> Tensor:
         """Return the network input [n, ...] of the images `indices` [n]."""
         ...
@@ -91,7 +95,11 @@ class ImageStore:
         return ImageStore(self.pixels.to(device) if fits else self.pixels, self.normalisation, device)
 
     def gather(
-        self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
+        self,
+        indices: Tensor,
+        augmentation: Augmentation | None = None,
+        generator: torch.Generator | None = None,
+        portion: Portion | None = None,
     ) -> Tensor:
         """Return images as normalised floats [n, C, H, W].
 
@@ -99,12 +107,13 @@ class ImageStore:
             indices: Image indices [n].
             augmentation: How each image is changed at random; None: not at all.
             generator: Source of the random numbers.
+            portion: Of which images these are some, if numbers are drawn for others with them.
 
         """
         if augmentation is None or augmentation == Augmentation():
             return self._normalised(self._pick(indices))
         _, height, width = self.image_shape
-        drawing = Drawing(len(indices), height, width, self.device, generator)
+        drawing = Drawing(len(indices), height, width, self.device, generator, portion=portion)
         size = (augmentation.image_size or height, augmentation.image_size or width)
         changed = replace(drawing, height=size[0], width=size[1])
         if augmentation.warps and self.pixels.is_cuda and TRITON:
@@ -188,10 +197,15 @@ class FeatureStore:
         return FeatureStore(self.features.to(device), None if self.copies is None else self.copies.to(device))
 
     def gather(
-        self, indices: Tensor, augmentation: Augmentation | None = None, generator: torch.Generator | None = None
+        self,
+        indices: Tensor,
+        augmentation: Augmentation | None = None,
+        generator: torch.Generator | None = None,
+        portion: Portion | None = None,
     ) -> Tensor:
         """Return the features [n, D] of `indices` [n]; with copies and a `generator`, a random copy of each."""
         if self.copies is None or generator is None:
             return self.features[indices]
-        chosen = torch.randint(0, self.copies.shape[1], indices.shape, device=self.device, generator=generator)
-        return self.copies[indices, chosen]
+        count = len(indices) if portion is None else portion.whole
+        chosen = torch.randint(0, self.copies.shape[1], (count,), device=self.device, generator=generator)
+        return self.copies[indices, chosen if portion is None else chosen[portion.rows]]

@@ -182,9 +182,7 @@ def conv_block(block: nn.Sequential, inputs: Tensor, parts: Sequence[int]) -> Te
         normed = conv_norm(conv, norm, inputs) if folds else norm(conv(inputs))  # type: ignore[arg-type]
         return relu(pool(normed))  # type: ignore[no-any-return]
     channels: int = conv.out_channels  # type: ignore[assignment]
-    fused = (
-        isinstance(norm, nn.BatchNorm2d) and inputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0
-    )
+    fused = type(norm) is nn.BatchNorm2d and inputs.is_cuda and TRITON and len(parts) <= 2 and channels & (channels - 1) == 0
     if fused and isinstance(relu, nn.ReLU):
         from protograph.kernels.first_block import can_fuse_first_block, conv_norm_relu_pool
 

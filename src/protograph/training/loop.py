@@ -7,6 +7,7 @@ So a checkpoint needs no random state, and a killed run ends with the same numbe
 import copy
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -39,6 +40,7 @@ from protograph.evaluation.metrics import (
 from protograph.nn.model import EpisodeModel
 from protograph.training.optimiser import learning_rate_at, make_optimiser, momentum_of, restore_momentum, set_learning_rate
 from protograph.training.out_of_fold import OutOfFold
+from protograph.training.processes import Processes, share_statistics
 from protograph.training.recipes import Recipe
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Checkpoint, Run, lock_run
@@ -77,21 +79,35 @@ def train_stage(
     validation = fixed_episodes(validation_spec, VALIDATION_SEED, config.recipe.validation_episodes)
     if (finished := Run.find(folder, config)) is not None and finished.measures is not None:
         return finished.measures
-    with lock_run(folder):
-        run = Run.claim(folder, config)
-        keep_split(dataset, run.folder)
-        if run.measures is not None:  # another process has just finished it
-            return run.measures
+    processes = Processes.current()
+    with lock_run(folder) if processes.leads else nullcontext():
+        with processes.first_alone():
+            run = Run.claim(folder, config) if processes.leads else Run(folder, config)
+        if processes.leads:
+            keep_split(dataset, run.folder)
+        if processes.agreed(run.measures is not None):  # another process has just finished it
+            return finished_measures(run)
         keep_freed_memory()
         stored = replace(dataset, store=dataset.store.to(device))
-        stored, training_spec = prepare_second_stage(model, stored, spec, config, start, progress)
+        with processes.first_alone():
+            stored, training_spec = prepare_second_stage(model, stored, spec, config, start, progress)
+        share_statistics(model)
         session = Session(run, model, stored, training_spec.to(device), teacher)
         return train_session(session, validation, progress)
 
 
+def finished_measures(run: Run) -> dict[str, Any]:
+    """Return the measures of a finished run."""
+    assert run.measures is not None
+    return run.measures
+
+
 def train_session(session: "Session", validation: Episodes, progress: Progress) -> dict[str, Any]:
-    """Take the steps that a training lacks, save it now and then, and return its final measures."""
-    saver = Saver(session)
+    """Take the steps that a training lacks, save it now and then, and return its final measures.
+
+    Of several processes, all take the steps, and the first does everything else.
+    """
+    saver, processes = Saver(session), Processes.current()
     recipe, variant, state = session.recipe, session.variant, session.state
     last_step = recipe.epochs * recipe.steps
     stops = patience_is_exhausted(recipe, state)
@@ -102,17 +118,21 @@ def train_session(session: "Session", validation: Episodes, progress: Progress) 
             epoch_ends = state.step % recipe.steps == 0
             if epoch_ends:
                 mean_loss = session.end_epoch()
-                measures = session.validate(validation)
-                session.record_epoch(mean_loss, measures)
-                scores = ", ".join(f"{MEASURES[name]} {measures[name]}" for name in variant.chosen_by)
-                progress.say(f"epoch {len(state.history):3d}  loss {mean_loss:6.3f}  validation {scores}")
-                stops = patience_is_exhausted(recipe, state)
-            if stops or state.step == last_step or saver.is_due(epoch_ends):
+                if processes.leads:
+                    measures = session.validate(validation)
+                    session.record_epoch(mean_loss, measures)
+                    scores = ", ".join(f"{MEASURES[name]} {measures[name]}" for name in variant.chosen_by)
+                    progress.say(f"epoch {len(state.history):3d}  loss {mean_loss:6.3f}  validation {scores}")
+                stops = processes.agreed(patience_is_exhausted(recipe, state))
+            if processes.leads and (stops or state.step == last_step or saver.is_due(epoch_ends)):
                 saver.save()
             if stops:
                 chosen_by = " and ".join(MEASURES[name] for name in variant.chosen_by)
                 progress.say(f"stopped: no better validation {chosen_by} for {recipe.patience} epochs")
-    return conclude(session.run, session.averaged, session.dataset, state, session.setup_seconds, progress)
+    with processes.first_alone():
+        if not processes.leads:
+            return finished_measures(session.run)
+        return conclude(session.run, session.averaged, session.dataset, state, session.setup_seconds, progress)
 
 
 class Session:

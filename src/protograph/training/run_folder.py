@@ -26,6 +26,7 @@ from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import EPOCH_KEYS, renamed
 from protograph._internal.sealed import seal, tensors_digest, unseal, with_prefix
 from protograph._version import __version__
+from protograph.training.processes import Processes
 from protograph.training.run_config import RunConfig, differences
 
 LOCK = ".lock"  # in the folder while a process trains into it
@@ -236,6 +237,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
+        "processes": Processes.current().count,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 

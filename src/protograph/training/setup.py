@@ -19,6 +19,7 @@ from protograph.nn.model import EpisodeModel, GraphPrototypeNetwork
 from protograph.nn.whitened_space import WhitenedSpace
 from protograph.relations import check_similarities, open_relations
 from protograph.training.out_of_fold import OutOfFold, fix_features, out_of_fold
+from protograph.training.processes import Processes
 from protograph.training.recipes import Recipe, can_be_pretrained, keeps_backbone, stage_before
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
@@ -34,6 +35,7 @@ def plan_training(config: RunConfig, dataset: Dataset) -> tuple[EpisodeModel, Ep
 
     """
     recipe, variant = config.recipe, find_variant(config.variant)
+    check_processes(variant, recipe, Processes.current().count)
     for name in variant.chosen_by:
         if name not in MEASURES:
             raise unknown_name("measure", name, MEASURES)
@@ -67,6 +69,30 @@ def plan_training(config: RunConfig, dataset: Dataset) -> tuple[EpisodeModel, Ep
         evaluation_spec(dataset, split, recipe.ways, config.shots, recipe.test_queries) for split in ("validation", "test")
     )
     return model, spec, validation
+
+
+def check_processes(variant: Variant, recipe: Recipe, count: int) -> None:
+    """Refuse what several processes cannot share."""
+    if count == 1:
+        return
+    kind = ""
+    if variant.method is not None:
+        kind = "is a few-shot method"
+    elif variant.objective == "none":
+        kind = "takes no steps"
+    elif recipe.folds and variant.objective == "joint":
+        kind = "is trained on out-of-fold episodes"
+    elif recipe.mixup:
+        kind = "is trained on mixed images"
+    if kind:
+        raise InputError(f"variant '{variant.name}' {kind}, which several processes cannot share: train it without torchrun")
+    setting = "batch_size" if variant.objective == "classify" else "episodes"
+    shared = getattr(recipe, setting)
+    if shared % count:
+        raise InputError(
+            f"recipe '{recipe.name}': {setting} {shared} cannot be divided evenly among {count} processes: start as many as "
+            f"divide it, or --set {setting}={max(1, round(shared / count)) * count}"
+        )
 
 
 def check_kept_backbone(variant: Variant, recipe: Recipe, model: EpisodeModel) -> None:

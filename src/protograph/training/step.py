@@ -1,7 +1,8 @@
 """One training step: draw, embed, take the loss of the variant's objective, and descend its gradient."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -9,12 +10,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from protograph.data import Augmentation, ImageStore, Pool, Store
+from protograph.data.augmentation import Portion
 from protograph.device import PLAIN, TRITON, RepeatedStep
 from protograph.episodes import Batch, Episodes, EpisodeSpec, draw, draw_batch
 from protograph.nn.few_shot.base import FewShotModel
 from protograph.nn.model import EpisodeModel, GraphPrototypeNetwork
 from protograph.training.optimiser import move_average
 from protograph.training.out_of_fold import OutOfFold
+from protograph.training.processes import Processes
 from protograph.training.recipes import Recipe, keeps_backbone
 from protograph.variants import Variant
 
@@ -41,6 +44,7 @@ class TrainingStep:
         head: Computes joint logits; None: the model's `forward`.
         embedder: Computes features; None: the model's `embed`.
         teacher: Computes the logits of the teacher, if the recipe names one.
+        processes: The processes that share each step.
         progress: The share of the training that is done, a number on the device.
 
     """
@@ -57,13 +61,14 @@ class TrainingStep:
     head: Head | None = None
     embedder: Callable[..., Tensor] | None = None
     teacher: ClassLogits | None = None
+    processes: Processes = field(default_factory=Processes.current)
 
     def __post_init__(self) -> None:
         self.progress = torch.zeros((), device=self.store.device)
         self.fixed = {*self.variant.frozen, *(["backbone"] if keeps_backbone(self.variant, self.recipe) else [])}
 
     def __call__(self, generator: torch.Generator) -> Tensor:
-        """Take one step down the gradient and return the loss."""
+        """Take one step down the gradient and return the loss, both means over all processes."""
         self.model.train()
         for part, module in self.model.named_children():
             if part in self.fixed:
@@ -71,49 +76,69 @@ class TrainingStep:
         loss = LOSSES[self.variant.objective](self, self.draw(generator), generator)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        loss = loss.detach()
+        if not self.processes.alone:
+            self.processes.average([loss, *(each.grad for each in self.model.parameters() if each.grad is not None)])
         self.optimiser.step()
         if self.averaged is not None:
             move_average(self.averaged, self.model, self.recipe.ema)
-        return loss.detach()
+        return loss
 
     def draw(self, generator: torch.Generator) -> Episodes | list[Episodes] | Batch:
-        """Return the episodes of the step, those of folds as a list, or its single images."""
+        """Return this process's episodes of the step, those of folds as a list, or its single images."""
         if isinstance(self.spec, OutOfFold):
             return self.spec.draw(self.count, generator)
-        return (draw if isinstance(self.spec, EpisodeSpec) else draw_batch)(self.spec, self.count, generator)  # type: ignore[arg-type]
+        drawn: Episodes | Batch
+        if isinstance(self.spec, EpisodeSpec):
+            drawn = draw(self.spec, self.count, generator)
+        else:
+            drawn = draw_batch(self.spec, self.count, generator)
+        return drawn if self.processes.alone else drawn.slice(*self.processes.part(self.count))
 
-    def images(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+    def images(self, indices: Tensor, generator: torch.Generator, portion: Portion | None = None) -> Tensor:
         """Return the training images [n, C, H, W] of indices [n], changed at random."""
-        images = self.store.gather(indices, self.augmentation, generator)
-        return rotated(images) if self.recipe.rotation else images
+        images = self.store.gather(indices, self.augmentation, generator, portion)
+        return rotated(images, self.turns(len(images))) if self.recipe.rotation else images
+
+    def turns(self, count: int) -> list[int]:
+        """Return how many of this process's images of a step are turned by 0, 1, 2 and 3 quarters."""
+        return turn_counts(count * self.processes.count, *self.processes.part(count * self.processes.count))
 
     def features(
-        self, images: Tensor, sizes: Sequence[int], generator: torch.Generator, mixes: Sequence[Tensor] = ()
+        self,
+        images: Tensor,
+        sizes: Sequence[int],
+        generator: torch.Generator,
+        portion: Portion | None = None,
+        mixes: Sequence[Tensor] = (),
     ) -> Tensor:
         """Return the features [n, D] of images, of which batch norm sees parts of these sizes alone, mixed by `mixes`."""
         trained, masks = self.model.backbone.training, []
         if self.recipe.drop_block and trained:
-            masks = self.model.backbone.drop_masks(images, self.recipe.drop_block * self.progress, generator)  # type: ignore[operator]
+            whole = images if portion is None else images[:1].expand(portion.whole, *images.shape[1:])
+            masks = self.model.backbone.drop_masks(whole, self.recipe.drop_block * self.progress, generator)  # type: ignore[operator]
+            masks = masks if portion is None else [mask[portion.rows] for mask in masks]
         features = (self.embedder or self.model.embed)(images, sizes, masks, mixes)
         if self.recipe.dropout and trained:
-            features = drop_features(features, self.recipe.dropout, generator)
+            features = drop_features(features, self.recipe.dropout, generator, portion)
         return features
 
     def embed(self, groups: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
         """Return the features [..., D] of groups of image indices [...], embedded together."""
         sizes = [indices.numel() for indices in groups]
-        images = self.images(torch.cat([indices.flatten() for indices in groups]), generator)
-        parts = torch.split(self.features(images, sizes, generator), sizes)
+        portion = self.processes.portion(sizes, self.store.device)
+        images = self.images(torch.cat([indices.flatten() for indices in groups]), generator, portion)
+        parts = torch.split(self.features(images, sizes, generator, portion), sizes)
         return [part.view(*indices.shape, -1) for part, indices in zip(parts, groups, strict=True)]
 
     def repeated(self, loss_sum: Tensor) -> RepeatedStep:
         """Return the step as training repeats it, called with a seed; losses are added to `loss_sum`.
 
-        On a GPU the head is compiled and the whole step recorded, where possible.
+        On a GPU the head is compiled and the whole step recorded, where possible; not if several processes share it.
         """
         device = self.store.device
         torch.backends.cudnn.benchmark = device.type == "cuda"  # shapes are fixed: let it find the fastest convolutions
-        record = device.type == "cuda" and can_be_recorded(self.model, self.store, self.spec)
+        record = device.type == "cuda" and self.processes.alone and can_be_recorded(self.model, self.store, self.spec)
         if record and TRITON:
             self.head = torch.compile(self.model.forward, dynamic=False)
             if getattr(self.model.backbone, "compiles", False):
@@ -127,18 +152,20 @@ class TrainingStep:
         return RepeatedStep(add_loss, device, record)
 
 
-def turn_counts(count: int) -> list[int]:
-    """Return how many of a step's images are turned by 0, 1, 2 and 3 quarters."""
+def turn_counts(count: int, start: int, stop: int) -> list[int]:
+    """Return how many of a step's images from `start` to `stop` - 1 are turned by 0, 1, 2 and 3 quarters."""
     turned = count // 6
-    return [count - 3 * turned, turned, turned, turned]
+    ends = accumulate([0, count - 3 * turned, turned, turned, turned])
+    positions = [min(max(end, start), stop) for end in ends]
+    return [end - begin for begin, end in pairwise(positions)]
 
 
-def rotated(images: Tensor) -> Tensor:
-    """Return images [n, C, H, H], the first ones upright, the others turned by one, two and three quarters.
+def rotated(images: Tensor, turns: Sequence[int]) -> Tensor:
+    """Return images [n, C, H, H], the first ones upright, the others turned by one, two and three quarters: so many of each.
 
     The images of a step are drawn independently, so that it does not matter which of them are turned.
     """
-    parts = torch.split(images, turn_counts(len(images)))
+    parts = torch.split(images, list(turns))
     turned = torch.cat([torch.rot90(part, turns, (2, 3)) for turns, part in enumerate(parts)])
     return turned.contiguous(memory_format=torch.channels_last)
 
@@ -161,12 +188,14 @@ def mixed_loss(logits: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
     return torch.cat([torch.lerp(losses[:count], partners, shares), losses[count:]]).mean()
 
 
-def drop_features(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
+def drop_features(features: Tensor, share: float, generator: torch.Generator, portion: Portion | None = None) -> Tensor:
     """Return features [n, D] with a random share set to zero and the rest scaled up, so that their mean stays.
 
     It draws from the step's generator, unlike PyTorch's dropout, so that a resumed run draws the same numbers.
     """
-    kept = torch.rand(features.shape, generator=generator, device=features.device) >= share
+    count = len(features) if portion is None else portion.whole
+    kept = torch.rand(count, *features.shape[1:], generator=generator, device=features.device) >= share
+    kept = kept if portion is None else kept[portion.rows]
     return features * kept / (1 - share)
 
 
@@ -193,16 +222,17 @@ def few_shot_loss(step: TrainingStep, episodes: Episodes, generator: torch.Gener
 
 def classification_loss(step: TrainingStep, batch: Batch, generator: torch.Generator) -> Tensor:
     """Return the cross-entropy of single images among all seen classes, and the losses of other tasks with their weights."""
-    images, recipe = step.images(batch.images, generator), step.recipe
+    portion, recipe = step.processes.portion([len(batch)], step.store.device), step.recipe
+    images = step.images(batch.images, generator, portion)
     shares, mixes = images.new_zeros(0), list[Tensor]()
     if recipe.mixup:
-        upright = turn_counts(len(images))[0] if recipe.rotation else len(images)
+        upright = step.turns(len(images))[0] if recipe.rotation else len(images)
         shares, mixes = draw_mixes(upright, step.model.backbone.depths, generator)  # type: ignore[arg-type]
-    features = step.features(images, [len(images)], generator, mixes)
+    features = step.features(images, [len(images)], generator, portion, mixes)
     logits = class_logits(step.model, features)
     loss = mixed_loss(logits, batch.targets, shares) if mixes else cross_entropy(logits, batch.targets)
     if recipe.rotation:
-        counts = turn_counts(len(features))
+        counts = step.turns(len(features))
         turns = torch.cat([torch.full((count,), turn, device=features.device) for turn, count in enumerate(counts)])
         loss = loss + recipe.rotation * cross_entropy(step.model.heads["rotation"](features), turns)
     if step.teacher is not None:
