@@ -16,7 +16,7 @@ from cli.test_classifier_verbs import answer, check_refused, protograph, write_b
 from cli.test_reproduce_command import HERE, SETS, SMALL, faked, logged, reproduce
 from paper.made_up import contents
 from protograph._internal.errors import InputError
-from protograph.cli import cluster, jobs
+from protograph.cli import cluster, jobs, ray_embedding
 from protograph.cli.cluster import check_machines, connect
 
 ray_module = pytest.importorskip("ray", reason="needs Ray")
@@ -163,14 +163,33 @@ def test_numbers_are_those_of_the_local_engine(tmp_path: Path, monkeypatch: pyte
     assert ours == theirs
 
 
-def test_ray_data_on_two_nodes_gives_the_same_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class DyingOnce(ray_embedding.ShardMaker):
+    """A worker that gets SIGKILL at shard 3, unless that has happened."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        died = self._embedding.folder.with_name("died")
+        if batch["shard"].tolist() == [3] and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(batch)
+
+
+def test_ray_data_on_two_nodes_gives_the_same_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     birds = write_birds(tmp_path / "birds", ("crow", "owl"), 10)
     monkeypatch.chdir(tmp_path)
     (birds / "crow" / "6.png").write_bytes(b"nothing")
     command = ("embed", birds.name, "--backbone=conv4", "--images-per-shard=3")
     local = answer(*command, "--out=local", "--skip-bad")
+    monkeypatch.setattr(ray_embedding, "ShardMaker", DyingOnce)
+    check_refused(protograph(*command, "--out=cluster", "--engine=ray", "--skip-bad", "--retries=0"), "a worker of the cluster")
+    Path("died").unlink()
+    capfd.readouterr()
     said = answer(*command, "--out=cluster", "--engine=ray", "--skip-bad")
-    assert {**said, "folder": "local"} == local
+    assert Path("died").exists()
+    assert capfd.readouterr().err == ""  # what Ray itself would write there
+    assert {**said, "folder": "local", "continued": 0} == local
     assert (said["images"], said["shards"], [*said["unreadable"]]) == (20, 7, ["crow/6.png"])
     ours, theirs = ({path.name: path.read_bytes() for path in Path(name).iterdir()} for name in ("local", "cluster"))
     assert ours == theirs

@@ -1,6 +1,7 @@
 """Shards of features made by Ray Data: an encoder for each worker, on machines that share folders."""
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ class ShardMaker:
         self._embedding = Embedding.opened(order.images, encoder, order.backbone, order.folder, order.settings, order.skip_bad)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Make the shard of a batch of one row, and return how many images it has, and names and reasons of bad ones.
+        """Make the shard of a batch of one row, and return it, how many images it has, and names and reasons of bad ones.
 
         A mistake of the user is returned, not raised: Ray would wrap it.
         """
@@ -67,8 +68,9 @@ class ShardMaker:
         try:
             problems = self._embedding.make(index, lambda count: None)
         except InputError as error:
-            return {"images": [0], "names": [[""]], "reasons": [[str(error)]]}
+            return {"shard": [index], "images": [0], "names": [[""]], "reasons": [[str(error)]]}
         return {
+            "shard": [index],
             "images": [len(self._embedding.manifest.rows(index))],
             "names": [[*problems]],
             "reasons": [[*problems.values()]],
@@ -82,7 +84,7 @@ def ray_shards(order: ShardOrder, retries: int) -> MakeShards:
 
     Args:
         order: What to make.
-        retries: How often a worker that died is begun again.
+        retries: How often workers may die. What was not done then is begun again.
 
     Raises:
         InputError: Ray is not installed, or a machine does not see the folders.
@@ -102,16 +104,27 @@ def ray_shards(order: ShardOrder, retries: int) -> MakeShards:
 
     def make_shards(shards: Sequence[int], advance: Callable[[int], None]) -> dict[str, str]:
         problems: dict[str, str] = {}
+        waiting, deaths = [*shards], 0
         try:
-            for row in _rows(ray, data, order, shards, retries):
-                if row["names"] and row["names"][0] == "":
-                    raise InputError(row["reasons"][0])
-                problems |= dict(zip(row["names"], row["reasons"], strict=True))
-                advance(row["images"])
+            while waiting:
+                try:
+                    for row in _rows(ray, data, order, waiting):
+                        if row["names"] and row["names"][0] == "":
+                            raise InputError(row["reasons"][0])
+                        waiting.remove(row["shard"])
+                        problems |= dict(zip(row["names"], row["reasons"], strict=True))
+                        advance(row["images"])
+                except ray.exceptions.RayTaskError:  # not a death: it would happen again
+                    raise
+                except ray.exceptions.RayError:
+                    deaths += 1
+                    if deaths > retries:
+                        raise
         except ray.exceptions.RayError as error:
             reason = " ".join(str(getattr(error, "cause", None) or error).split())
+            times = f" {deaths} times" if deaths > 1 else ""
             raise InputError(
-                f"a worker of the cluster failed ({reason}): correct the cause and run the same command again"
+                f"a worker of the cluster failed{times} ({reason}): correct the cause and run the same command again"
             ) from error
         finally:
             ray.shutdown()
@@ -120,10 +133,8 @@ def ray_shards(order: ShardOrder, retries: int) -> MakeShards:
     return make_shards
 
 
-def _rows(ray: Any, data: Any, order: ShardOrder, shards: Sequence[int], retries: int) -> Any:
+def _rows(ray: Any, data: Any, order: ShardOrder, shards: Sequence[int]) -> Any:
     """Return what the workers answer, as it comes."""
-    if not shards:
-        return []
     for name in ("ray.data", "ray"):
         logging.getLogger(name).setLevel(logging.ERROR)
     context = data.DataContext.get_current()
@@ -135,14 +146,16 @@ def _rows(ray: Any, data: Any, order: ShardOrder, shards: Sequence[int], retries
     if not workers:
         raise InputError(f"the cluster has no {'GPU' if gpu else 'CPU'}: choose another --device")
     rows = data.from_items([{"shard": index} for index in shards], override_num_blocks=min(len(shards), MOST_BLOCKS))
-    answers = rows.map_batches(
-        ShardMaker,
-        fn_constructor_args=([ray.put(order)],),  # in a list, since Ray would copy a bare reference's value to every task
-        batch_size=1,
-        compute=data.ActorPoolStrategy(min_size=1, max_size=min(workers, len(shards))),
-        num_cpus=1,
-        num_gpus=1 if gpu else 0,
-        max_restarts=retries,
-        max_task_retries=retries,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of options that Ray Data passes on to its workers
+        answers = rows.map_batches(
+            ShardMaker,
+            fn_constructor_args=([ray.put(order)],),  # in a list, since Ray would copy a bare reference's value to every task
+            batch_size=1,
+            compute=data.ActorPoolStrategy(min_size=1, max_size=min(workers, len(shards))),
+            num_cpus=1,
+            num_gpus=1 if gpu else 0,
+            max_restarts=0,  # Ray would write to the terminal that it cannot promise them
+            max_task_retries=0,
+        )
     return answers.iter_rows()
