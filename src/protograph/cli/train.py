@@ -110,13 +110,13 @@ def train_command(
     """Train a model and test it.
 
     The run folder has the configuration, one line per epoch, the weights, the measures and images. After an interruption the
-    same command continues; for a finished run it prints the measures at once.
+    same command continues; for a finished run it prints the measures at once. Several GPUs of this machine train one model
+    together by `torchrun --nproc-per-node N -m protograph train ...`.
 
     Examples:
         protograph train
         protograph train --dataset cub --root DATA --variant gcgpn-split --shots 5
         protograph train --dataset folder --root images --set epochs=5
-        torchrun --nproc-per-node 2 -m protograph train --variant cosine --backbone resnet12
     """
     launched = Processes.launched()
     if seed and len(seed) > 1:
