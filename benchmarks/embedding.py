@@ -111,7 +111,7 @@ class Images:
         return [sys.executable, "-m", "protograph", "embed", str(self.root), f"--out={out}", *fixed, *words]
 
     def undisturbed(self, scratch: Path) -> tuple[Mapping[str, bytes], float]:
-        """The shards that a call nobody disturbs makes, and the seconds it takes."""
+        """The shards that a call nobody disturbs makes, and the seconds it takes, again where they are made already."""
         began = time.monotonic()
         subprocess.run(self.command(scratch / "undisturbed"), stdout=subprocess.DEVNULL, check=True)
         return contents(scratch / "undisturbed"), time.monotonic() - began
@@ -162,10 +162,11 @@ def kill(images: Images, kills: int, scratch: Path, seed: int) -> Section:
     """Kill `protograph embed` at random moments, and compare the shards with undisturbed ones."""
     drawn = random.Random(seed)
     expected, seconds = images.undisturbed(scratch)
+    _, beginning = images.undisturbed(scratch)
     done, out = 0, scratch / "killed"
     while done < kills:
         process = subprocess.Popen(images.command(out), stdout=subprocess.DEVNULL)
-        time.sleep(drawn.uniform(0.3, 1.7) * seconds / kills + 2)  # it takes about two seconds to begin
+        time.sleep(beginning + drawn.uniform(0.3, 1.7) * max(0, seconds - beginning) / kills)
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGKILL)
