@@ -19,6 +19,7 @@ from protograph._internal.errors import InputError
 from protograph.cli import cluster, jobs, ray_embedding
 from protograph.cli.cluster import check_machines, connect
 
+os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # as `connect` does, which Ray reads when it is imported
 ray_module = pytest.importorskip("ray", reason="needs Ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings
 __all__ = ["faked"]
@@ -115,7 +116,8 @@ def test_workers_killed_at_random_end_with_the_same_ledger(on_workers: Path) -> 
     assert len(kills) > 2
     assert contents(Path("results")) == contents(Path("whole/results"))
     assert "letters 1-shot pn+ demo-0: epoch 1" in result.stderr
-    assert "\x1b" not in result.stderr
+    assert "\x1b" not in result.stderr + result.stdout
+    assert result.stdout.strip() == str(Path("RESULTS.md").resolve())
 
 
 def test_a_run_that_dies_again_and_again_is_named_with_the_number_of_attempts(
@@ -163,15 +165,19 @@ def test_numbers_are_those_of_the_local_engine(tmp_path: Path, monkeypatch: pyte
     assert ours == theirs
 
 
-class DyingOnce(ray_embedding.ShardMaker):
-    """A worker that gets SIGKILL at shard 3, unless that has happened."""
+def dying_once() -> type[ray_embedding.ShardMaker]:
+    """A worker that gets SIGKILL at shard 3, unless that has happened; made here, so that Ray sends its code."""
+    maker = ray_embedding.ShardMaker
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        died = self._embedding.folder.with_name("died")
-        if batch["shard"].tolist() == [3] and not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(batch)
+    class DyingOnce(maker):  # type: ignore[valid-type, misc]
+        def __call__(self, batch: dict[str, Any]) -> Any:
+            died = self._embedding.folder.with_name("died")
+            if batch["shard"].tolist() == [3] and not died.exists():
+                died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return maker.__call__(self, batch)
+
+    return DyingOnce
 
 
 def test_ray_data_on_two_nodes_gives_the_same_features(
@@ -182,8 +188,9 @@ def test_ray_data_on_two_nodes_gives_the_same_features(
     (birds / "crow" / "6.png").write_bytes(b"nothing")
     command = ("embed", birds.name, "--backbone=conv4", "--images-per-shard=3")
     local = answer(*command, "--out=local", "--skip-bad")
-    monkeypatch.setattr(ray_embedding, "ShardMaker", DyingOnce)
-    check_refused(protograph(*command, "--out=cluster", "--engine=ray", "--skip-bad", "--retries=0"), "a worker of the cluster")
+    monkeypatch.setattr(ray_embedding, "ShardMaker", dying_once())
+    dead = protograph(*command, "--out=cluster", "--engine=ray", "--skip-bad", "--retries=0", "--json")
+    check_refused(dead, "a worker of the cluster failed (The actor died")
     Path("died").unlink()
     capfd.readouterr()
     said = answer(*command, "--out=cluster", "--engine=ray", "--skip-bad")

@@ -32,6 +32,7 @@ def connect() -> Any:
 
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # it would print deaths of workers to standard output, coloured
     try:
         import ray
     except ImportError as error:

@@ -121,7 +121,7 @@ def ray_shards(order: ShardOrder, retries: int) -> MakeShards:
                     if deaths > retries:
                         raise
         except ray.exceptions.RayError as error:
-            reason = " ".join(str(getattr(error, "cause", None) or error).split())
+            reason = next(iter(str(getattr(error, "cause", None) or error).strip().splitlines()), type(error).__name__)
             times = f" {deaths} times" if deaths > 1 else ""
             raise InputError(
                 f"a worker of the cluster failed{times} ({reason}): correct the cause and run the same command again"
@@ -136,7 +136,7 @@ def ray_shards(order: ShardOrder, retries: int) -> MakeShards:
 def _rows(ray: Any, data: Any, order: ShardOrder, shards: Sequence[int]) -> Any:
     """Return what the workers answer, as it comes."""
     for name in ("ray.data", "ray"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong is said in one line
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
