@@ -10,6 +10,7 @@ The table is kept in benchmarks/GRID.md.
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
@@ -46,6 +48,7 @@ class Killer:
     folder: Path
     drawn: random.Random
     killed: Counter[str] = field(default_factory=Counter)
+    answer: dict[str, Any] = field(default_factory=dict)
 
     def kill(self) -> None:
         """Kill a run that is in progress or its worker, if there is one."""
@@ -104,11 +107,13 @@ def killed_grid(folder: Path, seeds: int, kills: int, seed: int) -> Killer:
         cluster.wait_for_nodes()
         words = command(folder, seeds, "--engine=ray", f"--retries={kills}")
         variables = {**os.environ, "RAY_ADDRESS": cluster.address}
-        with subprocess.Popen(words, env=variables, stdout=subprocess.DEVNULL) as grid:
+        with subprocess.Popen(words, env=variables, stdout=subprocess.PIPE) as grid:
             while grid.poll() is None:
                 time.sleep(killer.drawn.uniform(0, LONGEST_PAUSE))
                 if killer.killed["run"] + killer.killed["worker"] < kills:
                     killer.kill()
+            assert grid.stdout is not None
+            killer.answer = json.load(grid.stdout)  # nothing else may stand there
         assert grid.returncode == 0, "the grid failed"
     finally:
         cluster.shutdown()
@@ -120,6 +125,7 @@ def measure(seeds: int, kills: int, seed: int, scratch: Path) -> Section:
     killer = killed_grid(scratch / "killed", seeds, kills, seed)
     subprocess.run(command(scratch / "whole", seeds), stdout=subprocess.DEVNULL, check=True)
     ours, theirs = (contents(scratch / name / "results") for name in ("killed", "whole"))
+    assert killer.answer["done"] == len(theirs), killer.answer
     epochs = {len(Run.open(path.parent).history) for path in (scratch / "killed" / "runs").rglob("config.json")}
     assert epochs == {SHORT["epochs"]}, "a run has too few epochs"
     row: dict[str, object] = {"cells": len(theirs), "kills of runs": killer.killed["run"]}
