@@ -22,6 +22,7 @@ from protograph.classifier.gaussian_fitting import (
     sharpness_growth,
 )
 from protograph.classifier.gaussian_space import FITTED, GaussianSettings, GaussianSpace
+from protograph.classifier.leave_one_out import LeaveOneOut
 from protograph.nn.classify import GaussianClassifier
 from protograph.relations import keep_relations
 
@@ -92,6 +93,31 @@ def test_scores_of_images_left_out_are_those_of_fits_without_them() -> None:
     assert difference.mean() < 0.01
     assert difference.max() < 0.1
     assert (scores - expected)[own].abs().mean() < 0.2 * (together - expected)[own].abs().mean()
+
+
+@pytest.mark.parametrize("exact", [1500, 100])
+def test_images_are_left_out_of_all_directions_and_not_of_those_that_a_model_keeps(
+    monkeypatch: pytest.MonkeyPatch, exact: int
+) -> None:
+    monkeypatch.setattr(gaussian_fitting, "LARGEST_EXACT", exact)
+    features, members, _ = many(20, 6, 120)
+    features = features + torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
+    settings, names = GaussianSettings(1.0, 30.0, 1.3, 12.0, 6.0, 2.0), [str(name) for name in members]
+
+    def space(rows: list[list[int]]) -> GaussianSpace:
+        return GaussianSpace(settings, class_statistics(features, rows, 1.0, 20), names, {})
+
+    scores, targets = left_out_scores(features, members, list(members), settings)
+    full = space(list(members.values()))
+    of_kept = [LeaveOneOut.of(full).scores(row, full.whitening.aligned(features[rows])) for row, rows in members.items()]
+    images = range(0, len(features), 7)
+    naive = [space([[row for row in rows if row != image] for rows in members.values()]) for image in images]
+    own = torch.tensor(images), targets[images]
+    expected = torch.cat([without.scores(features[[image]]) for image, without in zip(images, naive, strict=True)])
+    expected = expected[torch.arange(len(images)), targets[images]]
+    error = (scores[own] - expected).abs().mean()
+    assert error < 0.6 * (full.scores(features)[own] - expected).abs().mean()
+    assert error < 0.25 * (torch.cat(of_kept)[own] - expected).abs().mean()
 
 
 def test_the_factor_makes_the_mean_confidence_the_share_of_right_answers() -> None:

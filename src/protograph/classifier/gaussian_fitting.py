@@ -28,7 +28,7 @@ from protograph.episodes import seeded
 from protograph.evaluation.unknown import allowed_alarms, false_alarm_threshold
 from protograph.nn.classify import GaussianClassifier, tempering
 from protograph.nn.operators import mapped_weights
-from protograph.nn.whitening import Whitening, WithinSpread, mean_vectors
+from protograph.nn.whitening import DIRECTIONS, LARGEST_EXACT, Whitening, WithinSpread, mean_vectors
 from protograph.relations import KeptRelation
 
 POWERS = (1.0, 0.5)
@@ -40,6 +40,7 @@ RIDGES = (0.003, 0.03, 0.3)
 FEWEST_CLASSES, FEWEST_IMAGES = 4, 4  # that choose settings: so many classes with so many images
 MOST_CLASSES, MOST_IMAGES = 200, 40  # that choose settings
 MOST_QUERIES = 8  # of a class in an episode
+LEFT_OUT_PARTS = 8  # of a class's images, of which one is left out at a time where single images cannot be
 ASKED_SHARE = 0.2  # share of a class's images that are queries of a fitted class
 OFFSET_WEIGHT = 1e-2  # of no offset on added classes, against the loss
 TEMPERING_WEIGHT = 1e-3  # of no tempering, against the loss
@@ -155,8 +156,10 @@ def enough_to_calibrate(counts: Iterable[int], rate: float | None) -> bool:
     return rate is not None and enough_to_choose(usable) and allowed_alarms(sum(usable[:MOST_CLASSES]), rate) > 0
 
 
-def class_statistics(features: Tensor, members: Sequence[Sequence[int]], power: float) -> ClassStatistics:
-    """Return what is kept of classes with features [n, D] by the indices of their images."""
+def class_statistics(
+    features: Tensor, members: Sequence[Sequence[int]], power: float, directions: int = DIRECTIONS
+) -> ClassStatistics:
+    """Return what is kept of classes with features [n, D] by the indices of their images, by so many directions of spread."""
     none = Whitening(power, features.new_zeros(features.shape[1]).double(), features[:0].double(), features[:0, 0], 1.0)
     centre = mean_vectors(none.aligned(features), members).mean(0)
     if len(members) == 1:
@@ -165,7 +168,7 @@ def class_statistics(features: Tensor, members: Sequence[Sequence[int]], power: 
     means = mean_vectors(aligned, members)
     counts = tuple(len(rows) for rows in members)
     residuals = torch.cat([aligned[list(rows)] - mean for rows, mean in zip(members, means, strict=True)])
-    spread = WithinSpread.of(residuals, sum(counts) - len(counts))
+    spread = WithinSpread.of(residuals, sum(counts) - len(counts), directions=directions)
     return ClassStatistics(means.float(), counts, centre.float(), replace(spread, rows=spread.rows.float()))
 
 
@@ -227,13 +230,28 @@ def choose_settings(
 def left_out_scores(
     features: Tensor, members: Mapping[int, Sequence[int]], chosen: Sequence[int], settings: GaussianSettings
 ) -> tuple[Tensor, Tensor]:
-    """Return logits [Q, C] of images of the chosen classes, each as if it had not been fitted, and their classes [Q]."""
-    members_chosen = [list(members[class_id]) for class_id in chosen]
-    statistics = class_statistics(features, members_chosen, settings.power)
-    space = GaussianSpace(settings, statistics, [str(class_id) for class_id in chosen], {})
-    left_out, asked = LeaveOneOut.of(space), [rows[:MOST_IMAGES] for rows in members_chosen]
-    scores = [left_out.scores(index, space.whitening.aligned(features[rows])) for index, rows in enumerate(asked)]
-    return torch.cat(scores), torch.tensor([index for index, rows in enumerate(asked) for _ in rows])
+    """Return logits [Q, C] of images of the chosen classes, each as if it had not been fitted, and their classes [Q].
+
+    All directions of the spread are kept here, so that an image can be left out of what tells of it in full. Where they are
+    too many, an eighth of the images is left out at a time.
+    """
+    rows_of = [list(members[class_id]) for class_id in chosen]
+    asked, names = [rows[:MOST_IMAGES] for rows in rows_of], [str(class_id) for class_id in chosen]
+    targets = torch.tensor([index for index, rows in enumerate(asked) for _ in rows])
+    if min(sum(map(len, rows_of)), features.shape[1]) <= LARGEST_EXACT:
+        statistics = class_statistics(features, rows_of, settings.power, LARGEST_EXACT)
+        space = GaussianSpace(settings, statistics, names, {})
+        left_out = LeaveOneOut.of(space)
+        scores = [left_out.scores(index, space.whitening.aligned(features[rows])) for index, rows in enumerate(asked)]
+        return torch.cat(scores), targets
+    parts = torch.tensor([place % LEFT_OUT_PARTS for rows in asked for place in range(len(rows))])
+    table = torch.zeros(len(targets), len(names), dtype=torch.float64)
+    for part in range(LEFT_OUT_PARTS):
+        left = [set(rows[part::LEFT_OUT_PARTS]) for rows in asked]
+        rest = [[row for row in rows if row not in apart] for rows, apart in zip(rows_of, left, strict=True)]
+        space = GaussianSpace(settings, class_statistics(features, rest, settings.power), names, {})
+        table[parts == part] = space.scores(features[[row for rows in asked for row in rows[part::LEFT_OUT_PARTS]]])
+    return table, targets
 
 
 def sharpness_growth(

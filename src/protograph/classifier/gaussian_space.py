@@ -15,7 +15,7 @@ from protograph._internal.errors import InputError
 from protograph.classifier.naming import check_known, check_new_name, class_index
 from protograph.nn.classify import GaussianClassifier, tempering
 from protograph.nn.operators import mapped_weights
-from protograph.nn.whitening import Whitening, WithinSpread
+from protograph.nn.whitening import DIRECTIONS, Whitening, WithinSpread
 from protograph.relations import ClassHint, KeptRelation
 
 MOST_IN_DOUBLE = 4096  # classes; with more, products are in float32
@@ -176,6 +176,7 @@ class GaussianSpace:
         further: The aligned features of examples that fitted classes were given later, by class name.
         related: For each added class, whether any relation knows it.
         state: The whitening, the scale and the prototypes [V, D], if they are already computed.
+        directions: How many directions of the spread tell of the whitening.
 
     """
 
@@ -189,8 +190,9 @@ class GaussianSpace:
         further: Mapping[str, Tensor] | None = None,
         related: Sequence[bool] = (),
         state: tuple[Whitening, float, Tensor] | None = None,
+        directions: int = DIRECTIONS,
     ) -> None:
-        self.settings, self.fitted = settings, fitted
+        self.settings, self.fitted, self.directions = settings, fitted, directions
         self.names, self.relations = list(names), dict(relations)
         self.support, self.further, self.related = list(support), dict(further or {}), list(related)
         self.classifier = settings.classifier()
@@ -375,7 +377,9 @@ class GaussianSpace:
             step = share**0.5 * (examples.mean(0) - self.fitted.means[index])
             residuals += [examples - examples.mean(0), step[None]]
             freedom += len(examples)
-        return self.fitted.spread.with_residuals(torch.cat(residuals), freedom) if residuals else self.fitted.spread
+        if not residuals:
+            return self.fitted.spread
+        return self.fitted.spread.with_residuals(torch.cat(residuals), freedom, self.directions)
 
     def _mean_length(self, spread: WithinSpread) -> float:
         r"""Return the root mean square length of whitened features before they get length 1, for images not counted in W.

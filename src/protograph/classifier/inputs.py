@@ -18,6 +18,7 @@ from torch import Tensor
 from protograph._internal.errors import InputError
 from protograph._internal.files import is_folder
 from protograph._internal.progress import Progress, Silent
+from protograph._internal.wording import counted
 from protograph.data.datasets.features import FEATURE_PARTS, READERS, bad_rows, read_features, read_vectors
 from protograph.data.feature_shards import is_feature_folder, read_manifest
 from protograph.data.labelled_images import LabelledImages, find_labelled_images, list_class_folders
@@ -238,7 +239,9 @@ def list_files(paths: Sequence[Path], progress: Progress | None = None) -> list[
             raise InputError(f"folder {path} holds no images: give one that does, or images")
         if progress is not None:
             inside = len({image.parent for image in images} - {path})
-            progress.say(f"{len(images)} images in {path}" + (f" and {inside} folders inside" if inside else ""))
+            progress.say(
+                f"{counted(len(images), 'image')} in {path}" + (f" and {counted(inside, 'folder')} inside" if inside else "")
+            )
         files += images
     return files
 

@@ -4,13 +4,14 @@ Shapes: q images of one class, V classes, D features.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from protograph.classifier.gaussian_space import MOST_ITSELF, GaussianSpace
 from protograph.classifier.joint_space import JointSpace
+from protograph.nn.whitening import DIRECTIONS, LARGEST_EXACT, WithinSpread
 
 
 def kept_examples(space: GaussianSpace | JointSpace, kept: Mapping[str, Tensor]) -> dict[int, Tensor]:
@@ -46,7 +47,7 @@ def answers_without(
 
     """
     if isinstance(space, GaussianSpace):
-        left_out = LeaveOneOut.of(space, only_new)
+        left_out = LeaveOneOut.of(space if only_new else in_all_directions(space, examples), only_new)
         for row, aligned in examples.items():
             scores = left_out.scores(row, aligned)
             yield row, space.settings.tempered(scores + offsets), left_out.likeness(row, scores)
@@ -57,6 +58,27 @@ def answers_without(
             without = _joint_without(space, row, index, only_new)
             answers.append((without.logits(features[[index]], offsets), without.likeness(features[[index]])))
         yield row, torch.cat([logits for logits, _ in answers]), torch.cat([likeness for _, likeness in answers])
+
+
+def in_all_directions(space: GaussianSpace, examples: Mapping[int, Tensor]) -> GaussianSpace:
+    """Return a space by all directions in which its examples spread, so that each can be left out of what tells of it in full.
+
+    Args:
+        space: The space, which keeps the strongest directions alone.
+        examples: The aligned examples [q, D] that can be left out, by the index of their class.
+
+    """
+    if len(space.whitening.directions) < DIRECTIONS:
+        return space
+    fitted, parts = space.fitted, [examples[row][:count] for row, count in enumerate(space.fitted.counts) if row in examples]
+    freedom = sum(len(part) - 1 for part in parts)
+    if freedom == fitted.spread.freedom:  # the features of all fitted images were kept
+        residuals = torch.cat([part - part.mean(0) for part in parts])
+        fitted = replace(fitted, spread=WithinSpread.of(residuals, freedom, directions=LARGEST_EXACT))
+    relations, related = space.relations, space.related
+    return GaussianSpace(
+        space.settings, fitted, space.names, relations, space.support, space.further, related, directions=LARGEST_EXACT
+    )
 
 
 def _joint_without(space: JointSpace, row: int, index: int, only_new: bool) -> JointSpace:

@@ -394,7 +394,7 @@ def summary_line(classifier: "Classifier") -> str:
         source = f"{parts['backbone']}, {height} x {width} pixels to {parts['features']} numbers"
     related = f", related by {related_by(classifier)}" if parts["relations"] else ""
     limit = "" if parts["threshold"] is None else f", unknown below {parts['threshold']:.3f}"
-    return f"{len(classifier.classes_)} classes; {source}; {parts['variant']}{related}{limit}"
+    return f"{counted(len(classifier.classes_), 'class')}; {source}; {parts['variant']}{related}{limit}"
 
 
 def related_by(classifier: "Classifier") -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 from protograph._internal.errors import InputError
 from protograph._internal.errors import unknown_name as unknown_name
 from protograph._internal.progress import Progress
+from protograph._internal.wording import counted
 from protograph.classifier.estimator import Classifier
 from protograph.classifier.file_measures import measure_files
 from protograph.classifier.inputs import check_encoder_of, read_test_files
@@ -164,7 +165,8 @@ def evaluate_model(model: Path, folder: Path, backbone_weights: Path | None, as_
 def answers_table(measures: AnswerMeasures, strangers: float | None) -> Table:
     """Return the table of a model file's measures."""
     title = (
-        f"{measures.images} images: joint accuracy {100 * measures.joint:.1f} % (mean over {len(measures.by_class)} classes), "
+        f"{counted(measures.images, 'image')}: joint accuracy {100 * measures.joint:.1f} % "
+        f"(mean over {counted(len(measures.by_class), 'class')}), "
         f"unknown {100 * measures.unknown:.1f} %, calibration error {100 * measures.calibration_error:.1f} %"
     )
     if strangers is not None:

@@ -12,6 +12,7 @@ import typer
 import protograph as pg
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
+from protograph._internal.wording import counted
 from protograph.classifier.file_measures import FileMeasures, measure_files
 from protograph.classifier.fitting import choose_variant, small_recipe
 from protograph.classifier.gaussian_space import GaussianSpace
@@ -200,7 +201,7 @@ def fit_command(
         classifier.save(out)
     if not (train_backbone or backbone or holds_features(images)) and strongest_backbone() != STRONG_NAME:
         notes.append(f"for better answers, pip install {RELEASES[STRONG_NAME].package}, then fit again")
-    lines, shares = [f"wrote {out}, fitted on {count} examples: {summary_line(classifier)}"], None
+    lines, shares = [f"wrote {out}, fitted on {counted(count, 'example')}: {summary_line(classifier)}"], None
     if len(classifier.classes_) == 1:
         notes.append(
             f"there is one class alone, '{classifier.classes_[0]}': every image will be taken for it, until you add others"

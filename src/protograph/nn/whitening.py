@@ -32,9 +32,9 @@ class WithinSpread:
     freedom: int
 
     @classmethod
-    def of(cls, residuals: Tensor, freedom: int, rest: float = 0.0) -> "WithinSpread":
-        """Return the spread of residuals [n, D] with so many degrees of freedom."""
-        rows = strongest_rows(residuals.double())
+    def of(cls, residuals: Tensor, freedom: int, rest: float = 0.0, directions: int = DIRECTIONS) -> "WithinSpread":
+        """Return the spread of residuals [n, D] with so many degrees of freedom, by so many directions at most."""
+        rows = strongest_rows(residuals.double(), directions)
         left_out = residuals.double().square().sum() - rows.square().sum()
         return cls(rows, rest + max(0.0, left_out.item()), freedom)
 
@@ -50,18 +50,23 @@ class WithinSpread:
             return 0.0
         return (squares / (squares + floor)).sum().item() + others * evenly / (evenly + floor)
 
-    def with_residuals(self, residuals: Tensor, freedom: int) -> "WithinSpread":
-        """Return the spread with more residuals [n, D]."""
+    def with_residuals(self, residuals: Tensor, freedom: int, directions: int = DIRECTIONS) -> "WithinSpread":
+        """Return the spread with more residuals [n, D], by so many directions at most."""
         if not len(residuals) or not freedom:
             return self
-        return WithinSpread.of(torch.cat([self.rows.double(), residuals.double()]), self.freedom + freedom, self.rest)
+        rows = torch.cat([self.rows.double(), residuals.double()])
+        return WithinSpread.of(rows, self.freedom + freedom, self.rest, directions)
 
 
 def strongest_rows(rows: Tensor, count: int = DIRECTIONS) -> Tensor:
-    """Return orthogonal rows [r, D] whose scatter is that of rows [n, D] along its r strongest directions."""
+    """Return orthogonal rows [r, D] whose scatter is that of rows [n, D] along its r strongest directions.
+
+    There are at most as many as `count`; of a matrix that is not decomposed exactly, at most `DIRECTIONS`.
+    """
     if not rows.numel():
         return rows[:0]
     if min(rows.shape) > LARGEST_EXACT:
+        count = min(count, DIRECTIONS)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(SKETCH_SEED)
             _, values, vectors = torch.svd_lowrank(rows.float(), count + 16, niter=2)
