@@ -139,6 +139,13 @@ def test_a_measure_beside_the_six_does_not_enter_the_ledger(tmp_path: Path) -> N
     assert list(entry.measures) == list(entry.last) == list(MEASURES)
 
 
+def test_what_nothing_reads_may_be_in_a_run_that_is_recorded(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", TASK)
+    measured = json.loads((folder / "measures.json").read_text())
+    (folder / "measures.json").write_text(json.dumps({**measured, "further": {"novel_novel": 1, "h_mean": 2}}))
+    assert record_run(tmp_path, TASK, folder).measures == read_ledger(tmp_path)[TASK].measures
+
+
 def test_recording_twice_leaves_the_same_file(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", TASK)
     record_run(tmp_path, TASK, folder)

@@ -174,8 +174,10 @@ def test_a_damaged_history_is_refused(run: Run) -> None:
 
 
 MEASURE = {"mean": 50.0, "ci95": 1.0}
-FINAL = {"epoch": 3, "measures": {"h_mean": MEASURE}}
-EPOCH = {"epoch": 1, "loss": 0.5, "validation": dict.fromkeys(PAPER_MEASURES, MEASURE)}
+MEASURES = dict.fromkeys(PAPER_MEASURES, MEASURE)
+INCOMPLETE = {"measures": dict.fromkeys(("novel_novel", "h_mean"), MEASURE)}
+FINAL = {"epoch": 3, "measures": MEASURES}
+EPOCH = {"epoch": 1, "loss": 0.5, "validation": MEASURES}
 
 
 @pytest.mark.parametrize(
@@ -183,9 +185,14 @@ EPOCH = {"epoch": 1, "loss": 0.5, "validation": dict.fromkeys(PAPER_MEASURES, ME
     [
         ("measures", {**FINAL, "epoch": "last"}),
         ("measures", {**FINAL, "measures": {"h_mean": 50.0}}),
-        ("measures", {**FINAL, "measures": {"h_mean": {"mean": "half", "ci95": 1.0}}}),
-        ("measures", {**FINAL, "measures": {"h_mean": {"mean": float("nan"), "ci95": 1.0}}}),
+        ("measures", {**FINAL, "measures": {**MEASURES, "h_mean": {"mean": "half", "ci95": 1.0}}}),
+        ("measures", {**FINAL, "measures": {**MEASURES, "h_mean": {"mean": float("nan"), "ci95": 1.0}}}),
+        ("measures", {**FINAL, **INCOMPLETE}),
+        ("measures", {**FINAL, "measures": {}}),
         ("measures", {**FINAL, "last_epoch": 3}),
+        ("measures", {**FINAL, "last_epoch": {"epoch": 3, **INCOMPLETE}}),
+        ("measures", {**FINAL, "balanced": {"bias": 1.0, **INCOMPLETE}}),
+        ("measures", {**FINAL, "other_statistics": {"running": INCOMPLETE}}),
         ("measures", {**FINAL, "balanced": {"measures": FINAL["measures"]}}),
         ("epochs", {**EPOCH, "loss": "low"}),
         ("epochs", {**EPOCH, "validation": {"h_mean": MEASURE}}),
@@ -205,7 +212,9 @@ def test_values_of_other_types_are_refused(run: Run, file: str, values: object) 
 
 
 def test_values_of_the_right_types_are_read(run: Run) -> None:
-    (run.folder / "measures.json").write_text(json.dumps({**FINAL, "last_epoch": FINAL, "further": [1]}))
+    alone = {"measures": {"novel_novel": MEASURE}}
+    further = {"last_epoch": FINAL, "balanced": {"bias": -1.0, **alone}, "other_statistics": {"running": alone}, "further": [1]}
+    (run.folder / "measures.json").write_text(json.dumps({**FINAL, **further}))
     (run.folder / "epochs.jsonl").write_text(json.dumps({**EPOCH, "loss": float("nan"), "rate": 0.1}) + "\n")
     assert (run.measures or {})["measures"] == FINAL["measures"]
     assert run.history[0]["learning_rate"] == 0.1

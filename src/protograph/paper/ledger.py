@@ -130,7 +130,7 @@ def _stored(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "novel_novel" in value:
-        return {name: value[name] for name in stored_measures(value.keys())}
+        return {name: value[name] for name in stored_measures(value.keys()) if name in value}
     return {name: _stored(inner) for name, inner in value.items()}
 
 

@@ -26,6 +26,21 @@ class MeasureValues(Struct):
 MeasuresValues = dict[str, MeasureValues]
 
 
+def check_complete(measures: MeasuresValues) -> None:
+    """Raise a `ValueError` unless stored measures are all of the paper's, or those of novel classes alone."""
+    if missing := set(stored_measures(measures.keys())) - measures.keys():
+        raise ValueError(f"the measure '{min(missing)}' is missing")
+
+
+class MeasuredValues(Struct):
+    """The measures of some test episodes, such as those with other statistics of batch norm."""
+
+    measures: MeasuresValues
+
+    def __post_init__(self) -> None:
+        check_complete(self.measures)
+
+
 class EpochValues(Struct):
     """A line of epochs.jsonl; the loss of a training that diverged may be any number."""
 
@@ -35,39 +50,29 @@ class EpochValues(Struct):
     learned: dict[str, float] = {}
 
     def __post_init__(self) -> None:
-        if missing := set(stored_measures(self.validation.keys())) - self.validation.keys():
-            raise ValueError(f"the measure '{min(missing)}' is missing")
+        check_complete(self.validation)
 
 
-class LastEpochValues(Struct):
+class LastEpochValues(MeasuredValues):
     """The measures of the last epoch."""
 
     epoch: Count
-    measures: MeasuresValues
 
 
-class BalancedValues(Struct):
+class BalancedValues(MeasuredValues):
     """The measures with a bias on novel classes."""
 
     bias: Finite
-    measures: MeasuresValues
 
 
-class OtherStatisticsValues(Struct):
-    """The measures with other statistics of batch norm."""
-
-    measures: MeasuresValues
-
-
-class FinalValues(Struct):
+class FinalValues(MeasuredValues):
     """The contents of measures.json."""
 
     epoch: Count
-    measures: MeasuresValues
     balanced: BalancedValues | None = None
     last_epoch: LastEpochValues | None = None
     statistics: str = ""
-    other_statistics: dict[str, OtherStatisticsValues] = {}
+    other_statistics: dict[str, MeasuredValues] = {}
 
 
 class ProgressValues(Struct):
