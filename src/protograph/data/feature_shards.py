@@ -31,10 +31,13 @@ from torch import Tensor
 from protograph._internal import sealed
 from protograph._internal.errors import InputError
 from protograph._internal.files import is_folder, read_plain_file
+from protograph._internal.parquet import equal_lists, read_parquet
 
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1_000_000
 MAX_SHARD_BYTES = 4_000_000_000
+MOST_SHRUNK = 100  # of the bytes of features and of the shards that hold them; features hardly shrink
+ALWAYS_ALLOWED = 100_000_000  # bytes that the features of any folder may have
 MISSING_NAMED = 3  # shards in the error about those that are missing
 TEXT = "shard"  # the key of the text in a shard
 SHARD_NAME = re.compile(r"[0-9]{5,12}")
@@ -92,6 +95,18 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     def digest(self) -> str:
         """Return the digest by which shards name this manifest."""
         return hashlib.blake2b(json.dumps(msgspec.to_builtins(self), sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+class ShardNotes(Struct, frozen=True):
+    """The text of a shard: the attributes of `Shard`, and its manifest, its index and the classes by number."""
+
+    manifest: str
+    index: int
+    names: list[str]
+    classes: list[str]
+    parts: list[Literal["train", "validation", "test"]] | None
+    problems: dict[str, str]
+    sizes: list[int]
 
 
 @dataclass(frozen=True)
@@ -153,7 +168,7 @@ def read_manifest(folder: Path) -> Manifest:
     content = read_plain_file(path, "manifest of features", MAX_MANIFEST_BYTES, "make them with `protograph embed`")
     try:
         return msgspec.json.decode(content, type=Manifest)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of UTF-8, of JSON, of types
         raise InputError(f"{path} is not a manifest of features ({error}): make them anew with `protograph embed`") from error
 
 
@@ -254,6 +269,13 @@ class ShardedFeatures:
 def read_feature_folder(folder: Path) -> ShardedFeatures:
     """Return the features of a folder of shards, with the errors of `read_shards`."""
     manifest = read_manifest(folder)
+    check_complete(folder, manifest)
+    stored = sum(manifest.path(folder, index).stat().st_size for index in range(manifest.shards))
+    if (expected := manifest.images * manifest.encoder.features * 4) > MOST_SHRUNK * stored + ALWAYS_ALLOWED:
+        raise InputError(
+            f"the shards of {folder} have {stored:,} bytes and would unpack to {expected:,}, more than {MOST_SHRUNK} times as "
+            "many: make them anew with `protograph embed`"
+        )
     vectors = np.empty((manifest.images, manifest.encoder.features), np.float32)
     names: list[str] = []
     labels: list[str] = []
@@ -269,19 +291,21 @@ def read_feature_folder(folder: Path) -> ShardedFeatures:
 
 
 def _checked(values: Any, tensors: Mapping[str, Tensor], manifest: Manifest, index: int) -> Shard:
-    if values["manifest"] != manifest.digest() or values["index"] != index:
+    notes = msgspec.convert(values, ShardNotes)
+    if notes.manifest != manifest.digest() or notes.index != index:
         raise ValueError("it belongs to another list of images or another encoder")
-    names, parts, problems, sizes = (values[key] for key in ("names", "parts", "problems", "sizes"))
-    vectors, classes = tensors["vectors"], values["classes"]
-    labels = [classes[number] for number in tensors["labels"].tolist()] if manifest.labelled else None
-    columns = [column for column in (names, labels, parts) if column is not None]
+    names, parts, vectors, images = notes.names, notes.parts, tensors["vectors"], len(manifest.rows(index))
     if vectors.dtype != torch.float32 or vectors.shape != (len(names), manifest.encoder.features):
         raise ValueError(f"its vectors are {vectors.dtype} {list(vectors.shape)}")
-    if not all(len(column) == len(names) and all(isinstance(value, str) for value in column) for column in columns):
-        raise ValueError("its names, classes or parts are not one for each vector")
-    if len(names) + len(problems) != len(manifest.rows(index)) or len(sizes) != len(manifest.rows(index)):
+    numbers = tensors["labels"] if manifest.labelled else torch.zeros(len(names), dtype=torch.int64)
+    if numbers.dtype != torch.int64 or numbers.shape != (len(names),) or len(parts or names) != len(names):
+        raise ValueError("its classes or parts are not one for each vector")
+    if manifest.labelled and len(names) and not 0 <= numbers.min() <= numbers.max() < len(notes.classes):
+        raise ValueError(f"it has {len(notes.classes)} classes, and the number {int(numbers.max())} of one")
+    if len(names) + len(notes.problems) != images or len(notes.sizes) != images:
         raise ValueError("it has another number of images")
-    return Shard(vectors, names, labels, parts, problems, sizes)
+    labels = [notes.classes[number] for number in numbers.tolist()] if manifest.labelled else None
+    return Shard(vectors, names, labels, parts, notes.problems, notes.sizes)
 
 
 def _pyarrow() -> Any:
@@ -313,19 +337,12 @@ def _as_parquet(shard: Shard, text: str, digest: str) -> bytes:
 
 def _from_parquet(content: bytes) -> tuple[str, dict[str, Tensor]]:
     """Return the text and the tensors of a Parquet file that `_as_parquet` wrote."""
-    arrow = _pyarrow()
-    try:
-        table = arrow.parquet.read_table(io.BytesIO(content))
-    except (arrow.ArrowException, OSError) as error:  # OSError too, of bytes that are no Parquet
-        raise ValueError(str(error)) from error
-    metadata = table.schema.metadata or {}
+    columns, metadata = read_parquet(content, lambda names: [name for name in ("vector", "label") if name in names])
     text = metadata[TEXT.encode()].decode()
-    column = table.column("vector").combine_chunks()
-    vectors = torch.from_numpy(column.flatten().to_numpy().copy()).view(len(table), column.type.list_size)
-    tensors = {"vectors": vectors}
-    if "label" in table.column_names:
+    tensors = {"vectors": torch.from_numpy(equal_lists(columns["vector"]))}
+    if "label" in columns:
         number = {label: position for position, label in enumerate(json.loads(text)["classes"])}
-        tensors["labels"] = torch.tensor([number[label] for label in table.column("label").to_pylist()], dtype=torch.int64)
+        tensors["labels"] = torch.tensor([number[label] for label in columns["label"].to_pylist()], dtype=torch.int64)
     if metadata[b"digest"].decode() != sealed.tensors_digest(text, tensors):
         raise ValueError("its contents do not match their checksum")
     return text, tensors

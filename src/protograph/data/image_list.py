@@ -15,6 +15,7 @@ from pathlib import Path
 
 from protograph._internal.errors import InputError
 from protograph._internal.files import check_plain_file, is_folder
+from protograph._internal.parquet import read_parquet
 from protograph._internal.progress import Progress
 from protograph.data.label_table import LabelledName, check_present, check_rows, label_columns
 from protograph.data.labelled_images import find_labelled_images
@@ -156,16 +157,12 @@ def _parquet_rows(table: Path, skip_bad: bool) -> list[LabelledName]:
     """Return the lines of a Parquet table of paths and classes."""
     check_plain_file(table, "table of images", MAX_TABLE_BYTES)
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise InputError('reading .parquet files needs pyarrow: pip install "protograph[parquet]"') from error
-    try:
-        with ParquetFile(table) as file:
-            columns = label_columns(file.schema_arrow.names, table)
-            names, labels = (file.read([column]).column(column).to_pylist() for column in columns)
-    except (ArrowException, OSError, KeyError) as error:
+        columns, _ = read_parquet(table, lambda names: label_columns(names, table))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{table} is not a readable parquet file ({error})") from error
+    names, labels = (column.to_pylist() for column in columns.values())
     rows = check_rows(zip(range(1, len(names) + 1), names, labels, strict=True), table)
     if not skip_bad:
         check_present(rows, table)

@@ -85,6 +85,16 @@ def test_a_parquet_file_is_the_same_dataset(tmp_path: Path) -> None:
         open_dataset("features", tmp_path / "columns.parquet")
 
 
+@pytest.mark.parametrize("labels", [["a", None, "b"], [0.5, float("nan"), 1.5]])
+def test_a_missing_label_is_no_class(tmp_path: Path, labels: list[object]) -> None:
+    """It used to be a class called None, or nan."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"label": labels, "vector": [[0.0, 1.0]] * 3}), tmp_path / "own.parquet")
+    with pytest.raises(InputError, match=r"own\.parquet is not a file of features \(vector 1 has no label or split\)"):
+        open_dataset("features", tmp_path / "own.parquet")
+
+
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     (tmp_path / "own.parquet").write_bytes(b"")

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from protograph._internal.errors import InputError, unknown_name
 from protograph._internal.files import check_plain_file, is_folder
 from protograph._internal.npz import read_npz
+from protograph._internal.parquet import equal_lists, read_parquet
 from protograph._internal.progress import Progress
 from protograph.data.augmentation import Augmentation
 from protograph.data.dataset import Dataset, features_fingerprint, pools
@@ -198,6 +199,8 @@ def _texts(values: Any) -> list[str]:
     array = np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"labels or splits of the shape {array.shape} instead of one for each vector")
+    if missing := [row for row, value in enumerate(array.tolist()) if value is None or value != value]:
+        raise ValueError(f"vector {missing[0]} has no label or split")
     return [value.decode() if isinstance(value, bytes) else str(value) for value in array.tolist()]
 
 
@@ -223,17 +226,15 @@ def _read_safetensors(path: Path) -> tuple[NDArray[Any], list[str] | None, list[
 
 
 def _read_parquet(path: Path) -> tuple[NDArray[Any], list[str] | None, list[str] | None]:
+    wanted = ("vector", "label", "split")
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
-    except ImportError as error:
-        raise InputError('reading .parquet files needs pyarrow: pip install "protograph[parquet]"') from error
-    try:
-        table = read_table(path).to_pydict()
-    except ArrowException as error:
+        columns, _ = read_parquet(path, lambda names: [name for name in wanted if name in names])
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path} is not a readable parquet file ({error})") from error
-    labels, parts = (_texts(table[name]) if name in table else None for name in ("label", "split"))
-    return np.array(table["vector"], np.float32), labels, parts
+    labels, parts = (_texts(columns[name].to_pylist()) if name in columns else None for name in ("label", "split"))
+    return equal_lists(columns["vector"]), labels, parts
 
 
 READERS = {".npz": _read_npz, ".safetensors": _read_safetensors, ".parquet": _read_parquet}
