@@ -23,6 +23,7 @@ from PIL import Image
 
 from attack import mutation
 from attack.guard import QUICK_SECONDS, Watch, watched
+from attack.hostile_features import attack_features, attack_list, attack_shards, write_right_inputs
 from kept import SPARSE, blobs
 from paper.made_up import make_run
 from protograph import AttributeRelation, Classifier
@@ -62,6 +63,7 @@ PICKLED_CALLS = (
     b"(S'true'\ntR", b"(I9\nS'O8'\ntR", b")R", b"(tR", b"\x81", b"b", b"(S'O8'\ntR(I3\nS'<'\nNNNI-1\nI-1\nI0\ntb",
 )  # fmt: skip
 TASK = Task(Cell("cub", 1, "gcgpn-aux"), "fast", 0)
+FEW_SHOT_TASK = Task(Cell("cub", 1, "maml"), "fast", 0)
 WARM_UP = 20  # inputs of each kind, in which all is imported that inputs may need
 PREPARATION = Preparation((3, 8, 8), (0.0,) * 3, (1.0,) * 3, (8, 8))
 
@@ -85,7 +87,8 @@ class Attack:
         self.pickles = [pickle.dumps(content, protocol) for protocol in (0, 2, 4, 5) for content in self._pickled()]
         self._tables()
         self._folders()
-        for kind, make in ALL_KINDS.items():  # what is imported late is imported now, unwatched
+        write_right_inputs(self.inputs)
+        for kind, make in KINDS.items():  # what is imported late is imported now, unwatched
             for seed in range(WARM_UP):
                 self._clear()
                 with suppress(Exception):
@@ -105,7 +108,7 @@ class Attack:
 
         """
         self._clear()
-        act = ALL_KINDS[kind](self, Random(f"{kind} {seed}"))
+        act = KINDS[kind](self, Random(f"{kind} {seed}"))
         refusal = ""
         with watched(self.place, counted=counted) as watch:
             try:
@@ -207,15 +210,28 @@ class Attack:
         }
 
     def _folders(self) -> None:
-        run = make_run(self.inputs / "run", TASK)
-        line = {"epoch": 1, "loss": 0.5, "rate": 0.1, "validation": json.loads((run / "measures.json").read_text())["measures"]}
-        (run / "epochs.jsonl").write_text(json.dumps(line) + "\n")
-        Run.open(run).save(Checkpoint({"best.x": torch.ones(2), "last.x": torch.ones(2)}, 1, 1, 0.5, 1.0, [line]))
-        record_run(self.inputs / "results", TASK, run)
+        record_run(self.inputs / "results", TASK, self._run("run", TASK, {}))
         self.entry = entry_path(self.inputs / "results", TASK)
+        alone = {"novel_novel": {"mean": 48.0, "ci95": 0.8}}
+        others = {"support": {"measures": alone}, "running": {"measures": alone}}
+        self._run("few-shot run", FEW_SHOT_TASK, {"measures": alone, "statistics": "queries", "other_statistics": others})
         trial = "dataset,shots,variant,recipe,relations,changes,seed,epoch,joint_joint"
         self.texts["trials.csv"] = f"{trial}\nletters,1,gcgpn-aux,demo,base,rate=0.1,0,3,50.5"
         write_wordnet(self.inputs / "wordnet")
+
+    def _run(self, name: str, task: Task, measured: dict[str, Any]) -> Path:
+        """Write a run folder as a training leaves it behind, and return it."""
+        run = make_run(self.inputs / name, task)
+        measures = {**json.loads((run / "measures.json").read_text()), **measured}
+        (run / "measures.json").write_text(json.dumps(measures))
+        line = {"epoch": 1, "loss": 0.5, "rate": 0.1, "validation": measures["measures"]}
+        (run / "epochs.jsonl").write_text(json.dumps(line) + "\n")
+        Run.open(run).save(Checkpoint({"best.x": torch.ones(2), "last.x": torch.ones(2)}, 1, 1, 0.5, 1.0, [line]))
+        return run
+
+    def right(self, name: str) -> bytes:
+        """Return a right input."""
+        return (self.inputs / name).read_bytes()
 
     def hostile_file(self, name: str, content: bytes) -> Path:
         """Write a file, and return its path."""
@@ -473,10 +489,10 @@ def attack_pickle(attack: Attack, random: Random) -> Act:
     return act
 
 
-def attack_run(attack: Attack, random: Random) -> Act:
+def attack_run(attack: Attack, random: Random, name: str = "run", task: Task = TASK) -> Act:
     """A run folder with a file changed, or missing."""
     folder = attack.place / "run"
-    shutil.copytree(attack.inputs / "run", folder)
+    shutil.copytree(attack.inputs / name, folder)
     file = random.choice(sorted(path for path in folder.iterdir() if path.is_file()))
     if file.suffix == ".safetensors" and random.random() < 0.7:
         text, tensors = unseal(file.read_bytes(), "progress")
@@ -505,7 +521,7 @@ def attack_run(attack: Attack, random: Random) -> Act:
         assert len(read_trials(attack.place / "trials.csv")) == 1
 
     def record(_: Run) -> None:
-        record_run(attack.place / "results", TASK, folder)
+        record_run(attack.place / "results", task, folder)
         assert len(read_ledger(attack.place / "results")) == 1
 
     uses = random.choice((read, compare, record))
@@ -516,7 +532,13 @@ def check_curves(history: list[dict[str, Any]]) -> None:
     """Assert that the curves of a run can be drawn, short of drawing them."""
     for epoch in history:
         _ = float(epoch["epoch"]), float(epoch["loss"])
-        _ = [float(epoch["validation"]["h_mean"][key]) for key in ("mean", "ci95")]
+        measures = epoch["validation"]
+        _ = [float(measures["h_mean" if "h_mean" in measures else "novel_novel"][key]) for key in ("mean", "ci95")]
+
+
+def attack_few_shot_run(attack: Attack, random: Random) -> Act:
+    """A run folder of a few-shot method, which has measures by the statistics of batch norm."""
+    return attack_run(attack, random, "few-shot run", FEW_SHOT_TASK)
 
 
 def attack_ledger(attack: Attack, random: Random) -> Act:
@@ -570,6 +592,9 @@ KINDS: dict[str, Callable[[Attack, Random], Act]] = {
     "run folders": attack_run,
     "ledgers": attack_ledger,
     "names": attack_name,
+    "few-shot runs": attack_few_shot_run,
+    "shards": attack_shards,
+    "features": attack_features,
+    "image lists": attack_list,
+    "large model files": attack_large_model,
 }
-LATER_KINDS: dict[str, Callable[[Attack, Random], Act]] = {"large model files": attack_large_model}
-ALL_KINDS = {**KINDS, **LATER_KINDS}

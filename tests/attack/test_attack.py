@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from attack import guard
-from attack.hostile import ALL_KINDS, Attack
+from attack.hostile import KINDS, Attack
 
 pytestmark = pytest.mark.slow
 SUITE = 120  # inputs of each kind in the suite
@@ -28,7 +28,7 @@ def attack(tmp_path_factory: pytest.TempPathFactory) -> Attack:
         return Attack(tmp_path_factory.mktemp("attack"))
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @settings(derandomize=True, max_examples=SUITE, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**40))
 @example(seed=351)  # a model file whose number of features is infinity
