@@ -76,9 +76,12 @@ def test_a_parquet_table_is_read_as_a_csv_is(tmp_path: Path) -> None:
     parquet.write_table(arrow.table({"x": [1]}), tmp_path / "x.parquet")
     with pytest.raises(InputError, match="no column of images, but 'x'"):
         listed(tmp_path / "x.parquet")
-    (tmp_path / "bad.parquet").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="not a readable parquet file"):
-        listed(tmp_path / "bad.parquet")
+    parquet.write_table(arrow.table(rows), tmp_path / "text.parquet", compression="none", use_dictionary=False)
+    damaged = (tmp_path / "text.parquet").read_bytes().replace(b"birds/crow", b"birds/\x80row")
+    for content in (b"nothing", damaged):
+        (tmp_path / "bad.parquet").write_bytes(content)
+        with pytest.raises(InputError, match="not a readable parquet file"):
+            listed(tmp_path / "bad.parquet")
 
 
 def test_the_digest_depends_on_names_and_classes_alone(tmp_path: Path) -> None:

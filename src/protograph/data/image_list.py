@@ -158,11 +158,11 @@ def _parquet_rows(table: Path, skip_bad: bool) -> list[LabelledName]:
     check_plain_file(table, "table of images", MAX_TABLE_BYTES)
     try:
         columns, _ = read_parquet(table, lambda names: label_columns(names, table))
+        names, labels = (column.to_pylist() for column in columns.values())
     except ValueError as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{table} is not a readable parquet file ({error})") from error
-    names, labels = (column.to_pylist() for column in columns.values())
     rows = check_rows(zip(range(1, len(names) + 1), names, labels, strict=True), table)
     if not skip_bad:
         check_present(rows, table)
