@@ -25,6 +25,7 @@ LIBRARIES = tuple(
     {str(Path(path).resolve()) for path in (*sysconfig.get_paths().values(), *sys.path, "/usr/share", "/proc", "/dev", "/sys")}
     - {str(Path.cwd()), "/"}
 )
+BUILDERS = ("/collections/__init__.py", "/dataclasses.py", "/networkx/utils/decorators.py")  # of functions from texts of theirs
 
 
 class WorkError(BaseException):
@@ -48,11 +49,19 @@ class Watch:
             return
         if event == "open":
             self._opened(arguments[0], arguments[1], arguments[2] if len(arguments) > 2 else 0)
+        elif event == "exec":
+            self._executed(arguments[0].co_filename)
         elif event.startswith(FORBIDDEN) and event not in HARMLESS:
             self.seen.append(f"{event} {str(arguments)[:200]}")
         elif event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod"):
             for path, descriptor in zip(arguments, arguments[-1:] if event != "os.rename" else arguments[2:], strict=False):
                 self._inside(in_folder(path, descriptor), event)
+
+    def _executed(self, source: str) -> None:
+        """Note code that is not of a file of this package or of a library, which may be imported late."""
+        if source.startswith(("<frozen", *LIBRARIES)) or sys._getframe(2).f_code.co_filename.endswith(BUILDERS):
+            return
+        self.seen.append(f"exec {source[:200]}")
 
     def _opened(self, path: Any, mode: Any, flags: Any) -> None:
         if isinstance(path, int):

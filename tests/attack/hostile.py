@@ -109,17 +109,15 @@ class Attack:
         """
         self._clear()
         act = KINDS[kind](self, Random(f"{kind} {seed}"))
-        refusal = ""
+        answered = True
         with watched(self.place, counted=counted) as watch:
             try:
                 act()
-            except InputError as error:
-                refusal = str(error)
+            except InputError:  # one line that ends, by its constructor
+                answered = False
         if not counted and watch.seconds > QUICK_SECONDS:
             return self.read(kind, seed)
-        assert "\n" not in refusal, f"an error of several lines: {refusal}"
-        assert len(refusal) < 7000, f"an endless error: {refusal[:100]}"
-        return not refusal, watch
+        return answered, watch
 
     def _clear(self) -> None:
         if self.place.exists():
@@ -569,7 +567,7 @@ def attack_name(attack: Attack, random: Random) -> Act:
     def act() -> None:
         for name in names:
             shown = visible(name)
-            assert not re.search("[\0-\x08\x0b-\x1f\x9b]", shown)
+            assert not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
             assert "\n" not in plain(name)
             shown.encode()
         classifier = Classifier.load(model)

@@ -104,7 +104,7 @@ def mutated_parquet(random: Random, content: bytes) -> bytes:
     metadata = dict(table.schema.metadata or {})
     if random.random() < 0.03:  # 2 GB in a small file
         columns = dict.fromkeys(columns, arrow.DictionaryArray.from_arrays(np.zeros(100_000, np.int32), ["n" * 20_000]))
-    if TEXT.encode() in metadata and random.random() < 0.5:
+    elif TEXT.encode() in metadata and random.random() < 0.5:
         text = mutation.dumped(mutation.mutate_json(random, json.loads(metadata[TEXT.encode()])))
         vectors = torch.tensor(columns["vector"].to_pylist())
         numbers = torch.tensor([int(label[1:]) for label in columns["label"].to_pylist()])

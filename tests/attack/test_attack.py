@@ -3,11 +3,16 @@
 `make attack N=1000000` reads as many; benchmarks/ATTACK.md says what came of it.
 """
 
+import ctypes
+import mmap
+import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +21,7 @@ from hypothesis import strategies as st
 
 from attack import guard
 from attack.hostile import KINDS, Attack
+from protograph._internal.errors import InputError
 
 pytestmark = pytest.mark.slow
 SUITE = 120  # inputs of each kind in the suite
@@ -42,19 +48,60 @@ def test_an_input_is_answered_or_refused(kind: str, attack: Attack, seed: int) -
 
 def test_the_guard_sees_what_is_forbidden(tmp_path: Path) -> None:
     """Without this, a guard that sees nothing would pass everything."""
-    (tmp_path / "inside").mkdir()
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    (tmp_path / "secret").write_text("x")
     forbidden = {
-        "open": lambda: (tmp_path / "outside").write_text("x"),
+        f"open {outside}": lambda: outside.write_text("x"),
+        f"open {tmp_path / 'secret'}": lambda: (tmp_path / "secret").read_text(),
+        "open /etc/passwd": lambda: os.close(os.open("/etc/passwd", os.O_RDONLY)),
+        "exec <string>": lambda: eval("1 + 1"),
         "subprocess.Popen": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
+        "os.system": lambda: os.system("true"),
         "socket.": lambda: socket.socket().close(),
         "pickle.find_class": lambda: pickle.loads(pickle.dumps(Path)),
-        "os.symlink": lambda: (tmp_path / "inside" / "b").symlink_to("a"),
-        "os.remove": lambda: (tmp_path / "outside").unlink(),
+        "ctypes.dlopen": lambda: ctypes.CDLL(None),
+        "os.symlink": lambda: (inside / "b").symlink_to("a"),
+        "os.link": lambda: (inside / "c").hardlink_to(outside),
+        "os.rename": lambda: outside.rename(tmp_path / "moved"),
+        "os.remove": lambda: (tmp_path / "moved").unlink(),
+        "os.mkdir": lambda: outside.mkdir(),
     }
     for event, act in forbidden.items():
-        with pytest.raises(AssertionError, match=f"forbidden: .*{event}"), guard.watched(tmp_path / "inside"):
+        with pytest.raises(AssertionError, match=f"forbidden: .*{re.escape(event)}"), guard.watched(inside):
             act()
-    with guard.watched(tmp_path / "inside"):
-        (tmp_path / "inside" / "file").write_text("x")
+    with guard.watched(inside):
+        (inside / "file").write_text("x")
+        assert (inside / "file").read_text() == "x"
     with pytest.raises(guard.WorkError), guard.watched(tmp_path):
         sum(len("") for _ in iter(int, 1))
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is Linux's")
+def test_the_guard_sees_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(size: int) -> None:
+        with mmap.mmap(-1, size) as memory:  # fresh, whatever else the process keeps
+            for page in range(0, size, mmap.PAGESIZE):
+                memory[page] = 1
+
+    monkeypatch.setattr(guard, "MOST_MEMORY", 50_000_000)
+    with pytest.raises(AssertionError, match="bytes more"), guard.watched(tmp_path):
+        fill(60_000_000)
+    with guard.watched(tmp_path):
+        fill(10_000_000)
+
+
+def test_only_errors_of_ours_are_refusals(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(act: Callable[[], object]) -> bool:
+        monkeypatch.setitem(KINDS, "names", lambda *_: act)
+        return attack.read("names", 0)[0]
+
+    def refuse() -> object:
+        raise InputError("this is no name")
+
+    assert read(lambda: "an answer")
+    assert not read(refuse)
+    with pytest.raises(KeyError):
+        read(lambda: {}["x"])
+    with pytest.raises(AssertionError, match=r"forbidden: .*open /etc/passwd"):
+        read(lambda: Path("/etc/passwd").read_text() and refuse())
