@@ -103,6 +103,13 @@ def test_a_run_killed_while_it_claimed_its_folder_can_be_started_again(
     assert Run.claim(tmp_path / "run", toy_config()).load() is None
 
 
+def test_what_a_killed_run_left_unfinished_is_removed_by_the_next(run: Run) -> None:
+    for name in ("checkpoint.safetensors", "epochs.jsonl", "split.json", "measures.json"):
+        (run.folder / f".{name}.ab12cd34.part").write_bytes(b"half")
+    Run.claim(run.folder, run.config)
+    assert {file.name for file in run.folder.iterdir()} == {"config.json", "environment.json"}
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"recipe": null}', b'{"recipe": {"epochz": 3}}', b"\xff"])
 def test_a_damaged_configuration_is_refused(run: Run, content: bytes) -> None:
     (run.folder / "config.json").write_bytes(content)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import parse_json, read_plain_file, unfinished, write_atomically, write_json
+from protograph._internal.files import UNFINISHED, parse_json, read_plain_file, write_atomically, write_json
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import EPOCH_KEYS, renamed
 from protograph._internal.sealed import seal, tensors_digest, unseal, with_prefix
@@ -78,9 +78,9 @@ class Run:
     def claim(cls, folder: Path, config: RunConfig) -> "Run":
         """The folder for this configuration: new, or one that the same configuration began."""
         found = cls.find(folder, config)
+        for left in folder.glob(f".*{UNFINISHED}"):  # by a run that was killed while it wrote a file
+            left.unlink(missing_ok=True)
         if found is not None:
-            for left in unfinished(folder / "checkpoint.safetensors"):  # by a run that was killed while saving
-                left.unlink(missing_ok=True)
             return found
         write_json(folder / "environment.json", environment())
         write_json(folder / "config.json", config.to_dict())
