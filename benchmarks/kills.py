@@ -6,6 +6,7 @@ command leaves. The ways to disturb:
 
     kill    SIGKILL before the n-th call that writes: opening a file to write, writing to the disk, renaming, removing
     full    from the n-th such call on, the disk is full
+    short   no file can have more than n bytes, so that a write ends in its middle
     moment  SIGKILL at a random moment
 
 The trials are run by processes that are forked from this one, which has imported everything. `reproduce` runs the stand-in for
@@ -14,11 +15,13 @@ The trials are run by processes that are forked from this one, which has importe
 
 import argparse
 import contextlib
+import copy
 import errno
 import io
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -43,6 +46,7 @@ import protograph as pg  # noqa: E402
 from attack_report import read_state, write_section, write_state  # noqa: E402
 from paper.made_up import contents  # noqa: E402
 from protograph._internal.errors import InputError  # noqa: E402
+from protograph._internal.files import UNFINISHED  # noqa: E402
 from protograph.classifier import segmented_file  # noqa: E402
 from protograph.cli import app, find_verb, jobs  # noqa: E402
 from protograph.data.feature_shards import finished_shards, is_feature_folder, read_manifest, read_shard  # noqa: E402
@@ -54,7 +58,8 @@ from protograph.variants import find_variant  # noqa: E402
 
 WRITING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tempfile.mkstemp", "tempfile.mkdtemp", "os.link")
 GROWING = ("open", "os.mkdir", "tempfile.mkstemp", "tempfile.mkdtemp")  # what a full disk refuses
-EMPTY: dict[str, Any] = {"next": 0, "counted": {}, "failures": [], "leftovers": 0}
+EMPTY: dict[str, Any] = {"next": 0, "counted": {}, "failures": []}
+KINDS = ("kill", "moment", "full", "short")
 MOST_ATTEMPTS = 5  # until a command that is run again has ended by itself
 SECONDS = 600  # after which a command counts as hung, on a machine that does other work too
 TRAINING = ("--dataset=features", "--root=vectors.npz", "--variant=gcgpn-cos-aux")
@@ -162,14 +167,16 @@ COMMANDS = {
     "add-class-large": Command(("add-class", "own.pg", "new", "one.npz"), model_outcome, model_intact, once=True, large=True),
 }
 
+NEXT = Command(("rename-class", "own.pg", "c00", "other"), model_outcome, model_intact)  # the command after one that was done
+
 
 @dataclass
 class Disturbance:
     """What disturbs a command, counted in its process.
 
     Attributes:
-        kind: kill, full or moment; "" disturbs nothing, and counts.
-        at: The number of the call, or the moment in seconds.
+        kind: kill, full, short or moment; "" disturbs nothing, and counts.
+        at: The number of the call, the bytes of a file, or the moment in seconds.
         calls: How many calls wrote so far.
 
     """
@@ -184,6 +191,8 @@ class Disturbance:
         if self.kind == "moment":
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, self.at)  # without a handler, it ends the process at once
+        if self.kind == "short":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(self.at),) * 2)
         sys.addaudithook(self.hook)
         synced = os.fsync
 
@@ -218,12 +227,16 @@ class Disturbance:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: the wait status, what it said, how many calls wrote, and the seconds it took."""
+    """How a command ended: the exit code, or less than 0 the signal; what it said, how many calls wrote, and the seconds."""
 
-    status: int
+    code: int
     said: str
     calls: int
     seconds: float
+
+    def disturbed(self, kind: str, at: float) -> bool:
+        """Return whether a disturbance happened before the command ended by itself."""
+        return self.code < 0 if kind in ("kill", "moment") else self.calls >= at if kind == "full" else self.code != 0
 
 
 def run(command: Command, folder: Path, disturbance: tuple[str, float]) -> Ended:
@@ -253,10 +266,10 @@ def run(command: Command, folder: Path, disturbance: tuple[str, float]) -> Ended
         signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
         signal.alarm(SECONDS)
         text = pipe.read()
-        status = os.waitpid(child, 0)[1]
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         signal.alarm(0)
     said, calls = json.loads(text) if text else ("", 0)
-    return Ended(status, said, calls, time.monotonic() - began)
+    return Ended(code, said, calls, time.monotonic() - began)
 
 
 def let_files_be_large() -> None:
@@ -309,6 +322,7 @@ class Plan:
         name: Its name.
         calls: How many calls write if nothing disturbs it.
         seconds: How long that takes.
+        largest: The bytes of the largest file that it leaves behind then.
         expected: What it leaves behind then.
 
     """
@@ -316,14 +330,17 @@ class Plan:
     name: str
     calls: int
     seconds: float
+    largest: int
     expected: Any
 
     def disturbance(self, turn: int, turns: int, drawn: random.Random) -> tuple[str, float]:
-        """Return how the command is disturbed in one of its turns: at every call, if the turns suffice, then at moments."""
+        """Return how the command is disturbed in one of its turns: at every call, if the turns suffice, then at random."""
         every = [(kind, call) for kind in ("kill", "full") for call in range(1, self.calls + 1)]
         if turns < len(every):
             return drawn.choice(every)
-        return every[turn] if turn < len(every) else ("moment", drawn.uniform(0.001, self.seconds))
+        if turn < len(every):
+            return every[turn]
+        return drawn.choice((("moment", drawn.uniform(0.001, self.seconds)), ("short", drawn.randrange(self.largest))))
 
 
 def prepared(names: list[str], place: Path) -> list[Plan]:
@@ -334,7 +351,7 @@ def prepared(names: list[str], place: Path) -> list[Plan]:
     prepare(base)
     stand_in(place)
     fitted = run(COMMANDS["fit"], base, ("", 0))
-    assert not fitted.status, fitted.said
+    assert not fitted.code, fitted.said
     if not (child := os.fork()):
         let_files_be_large()
         pg.Classifier.load(base / "own.pg").save(base / "large.pg")
@@ -344,59 +361,78 @@ def prepared(names: list[str], place: Path) -> list[Plan]:
     for name in names:
         start_of(name, base, right)
         ended = run(COMMANDS[name], right, ("", 0))
-        assert not ended.status, ended.said
-        plans.append(Plan(name, ended.calls, ended.seconds, in_folder(right, COMMANDS[name].outcome)))
+        assert not ended.code, ended.said
+        largest = max(path.stat().st_size for path in right.rglob("*") if path.is_file() and is_new(path, base, right))
+        plans.append(Plan(name, ended.calls, ended.seconds, largest, in_folder(right, COMMANDS[name].outcome)))
         shutil.rmtree(right)
         print(f"{name}: {ended.calls} calls write, {ended.seconds:.2f} s undisturbed", flush=True)
     return plans
 
 
-def trial(plan: Plan, base: Path, folder: Path, disturbance: tuple[str, float]) -> str:
-    """Disturb a command once, run it until it ends by itself, and return what was wrong, or ''."""
-    command, expected = COMMANDS[plan.name], plan.expected
+def is_new(path: Path, base: Path, folder: Path) -> bool:
+    """Return whether a file of a folder is not that of the folder that it was copied from."""
+    before = base / path.relative_to(folder)
+    return not before.exists() or before.read_bytes() != path.read_bytes()
+
+
+def trial(plan: Plan, base: Path, folder: Path, disturbance: tuple[str, float]) -> tuple[bool, str]:
+    """Disturb a command once, run it until it ends by itself, and return whether it was disturbed and what was wrong, or ''."""
     start_of(plan.name, base, folder)
-    ended = run(command, folder, disturbance)
-    code = os.waitstatus_to_exitcode(ended.status)
-    if disturbance[0] == "full" and code not in (0, 2):
-        return f"a full disk ended it with {code}: {ended.said[-300:]}"
+    ended = run(COMMANDS[plan.name], folder, disturbance)
+    disturbed = ended.disturbed(*disturbance)
+    if disturbance[0] in ("full", "short") and ended.code not in (0, 2):
+        return disturbed, f"a full disk ended it with {ended.code}: {ended.said[-300:]}"
+    if disturbance[0] in ("kill", "moment") and ended.code not in (0, -signal.SIGKILL, -signal.SIGALRM):
+        return disturbed, f"it ended with {ended.code}: {ended.said[-300:]}"
+    return disturbed, wrong_after(plan, folder)
+
+
+def wrong_after(plan: Plan, folder: Path) -> str:
+    """Run a disturbed command until it ends by itself, and return what is wrong with what it leaves behind, or ''."""
+    command, expected = COMMANDS[plan.name], plan.expected
     try:
         in_folder(folder, command.intact)
     except (InputError, AssertionError, OSError) as error:
         return f"left something half done: {error}"
     if command.once and in_folder(folder, command.outcome) == expected:
-        return ""
+        run(NEXT, folder, ("", 0))
+        return left_behind(folder)
     for _ in range(MOST_ATTEMPTS):
         again = run(command, folder, ("", 0))
-        code = os.waitstatus_to_exitcode(again.status)
-        if code == 0:
+        if again.code == 0:
             break
     else:
-        return f"did not go on: {code}, {again.said[-300:]}"
+        return f"did not go on: {again.code}, {again.said[-300:]}"
     try:
         if in_folder(folder, command.outcome) != expected:
             return "ended differently"
     except (InputError, AssertionError, OSError) as error:
         return f"lost something: {error}"
-    return ""
+    return left_behind(folder)
 
 
-def report_lines(
-    count: int, counted: Counter[tuple[str, str]], calls: dict[str, int], failures: list[str], leftovers: int
-) -> list[str]:
+def left_behind(folder: Path) -> str:
+    """Return what is wrong if a folder holds unfinished files, or ''."""
+    left = [str(path.relative_to(folder)) for path in folder.rglob(f"*{UNFINISHED}")]
+    return f"left {', '.join(sorted(left))}" if left else ""
+
+
+def report_lines(counted: Counter[tuple[str, str]], calls: dict[str, int], state: dict[str, Any]) -> list[str]:
     """Return the report as lines of Markdown."""
+    count, failures = sum(counted.values()), state["failures"]
     lines = [
         f"`make kills N={count}` disturbed {count:,} commands: by SIGKILL before a call that writes, by SIGKILL at a random "
-        "moment, and by a disk that is full from a call that writes on. The command was then run again until it ended by "
-        "itself. A failure is a file that cannot be read, a result that is lost, or an end that differs from that of an "
-        f"undisturbed command. {leftovers} commands left an unfinished file beside the complete one, which the next command "
-        "removes.",
+        "moment, by a disk that is full from a call that writes on, and by a write that ends after a random number of bytes. "
+        "The command was then run again until it ended by itself. A failure is a file that cannot be read, a result that is "
+        "lost, an end that differs from that of an undisturbed command, or an unfinished file that the next command leaves "
+        f"there. {state['next'] - count} further commands ended before they were disturbed, and do not count.",
         "",
-        "| command | calls that write | killed at a call | killed at a moment | disk full at a call | failures |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| command | calls that write | killed at a call | killed at a moment | disk full | write cut short | failures |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, number in calls.items():
         failed = sum(failure.startswith(f"{name},") for failure in failures)
-        times = " | ".join(f"{counted[name, kind]:,}" for kind in ("kill", "moment", "full"))
+        times = " | ".join(f"{counted[name, kind]:,}" for kind in KINDS)
         lines.append(f"| {name} | {number} | {times} | {failed} |")
     return [*lines, *(["", *(f"- {failure}" for failure in failures)] if failures else [])]
 
@@ -412,35 +448,35 @@ def main(count: int, names: list[str], seed: int, whole: bool) -> int:
 
     """
     torch.set_num_threads(1)
-    begun = read_state("kills", EMPTY) if whole else dict(EMPTY)
-    counted = Counter({tuple(key.split(", ")): times for key, times in begun["counted"].items()})
-    failures, leftovers = begun["failures"], begun["leftovers"]
+    state = read_state("kills", EMPTY) if whole else copy.deepcopy(EMPTY)
+    counted = Counter({tuple(key.split(", ")): times for key, times in state["counted"].items()})
     for name in names:
         find_verb(COMMANDS[name].words[0])
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(os.path.realpath(scratch))
         plans = prepared(names, place)
-        for number in range(begun["next"], count):
-            plan = plans[number % len(plans)]
-            kind, at = plan.disturbance(number // len(plans), count // len(plans), random.Random(f"{seed} {number}"))
-            if wrong := trial(plan, place / "base", place / "trial", (kind, at)):
-                failures.append(f"{plan.name}, {kind} at {at:g}: {wrong}")
-                print(failures[-1], flush=True)
-            counted[plan.name, kind] += 1
-            leftovers += any(path.name.endswith(".part") for path in (place / "trial").rglob("*"))
+        while (done := sum(counted.values())) < count:
+            plan = plans[state["next"] % len(plans)]
+            drawn = random.Random(f"{seed} {state['next']}")
+            kind, at = plan.disturbance(state["next"] // len(plans), count // len(plans), drawn)
+            disturbed, wrong = trial(plan, place / "base", place / "trial", (kind, at))
+            if wrong:
+                state["failures"].append(f"{plan.name}, {kind} at {at:g}: {wrong}")
+                print(state["failures"][-1], flush=True)
+            counted[plan.name, kind] += disturbed
             shutil.rmtree(place / "trial")
+            state |= {"next": state["next"] + 1, "counted": {", ".join(key): times for key, times in counted.items()}}
             if whole:
-                times = {", ".join(key): value for key, value in counted.items()}
-                write_state("kills", {"next": number + 1, "counted": times, "failures": failures, "leftovers": leftovers})
-            if number % 50 == 49:
-                print(f"{number + 1} of {count}, {len(failures)} failures", flush=True)
+                write_state("kills", state)
+            if disturbed and done % 50 == 49:
+                print(f"{done + 1} of {count}, {len(state['failures'])} failures", flush=True)
     for (name, kind), times in sorted(counted.items()):
         print(f"{name} {kind}: {times}")
-    print(f"{count} commands disturbed, {len(failures)} failures; {leftovers} left an unfinished file beside the complete one")
+    print(f"{count} commands disturbed, {len(state['failures'])} failures; {state['next'] - count} more ended before that")
     if whole:
         calls = {plan.name: plan.calls for plan in plans}
-        write_section("Kills and full disks", report_lines(count, counted, calls, failures, leftovers))
-    return len(failures)
+        write_section("Kills and full disks", report_lines(counted, calls, state))
+    return len(state["failures"])
 
 
 if __name__ == "__main__":
