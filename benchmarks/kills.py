@@ -16,12 +16,10 @@ The trials are run by processes that are forked from this one, which has importe
 import argparse
 import contextlib
 import copy
-import errno
 import io
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
@@ -29,7 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +42,7 @@ from PIL import Image  # noqa: E402
 
 import protograph as pg  # noqa: E402
 from attack_report import read_state, write_section, write_state  # noqa: E402
+from disturbance import Disturbance  # noqa: E402
 from paper.made_up import contents  # noqa: E402
 from protograph._internal.errors import InputError  # noqa: E402
 from protograph._internal.files import UNFINISHED  # noqa: E402
@@ -56,8 +55,6 @@ from protograph.training.recipes import resolve_recipe  # noqa: E402
 from protograph.training.run_folder import Run  # noqa: E402
 from protograph.variants import find_variant  # noqa: E402
 
-WRITING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "tempfile.mkstemp", "tempfile.mkdtemp", "os.link")
-GROWING = ("open", "os.mkdir", "tempfile.mkstemp", "tempfile.mkdtemp")  # what a full disk refuses
 EMPTY: dict[str, Any] = {"next": 0, "counted": {}, "failures": []}
 KINDS = ("kill", "moment", "full", "short")
 MOST_ATTEMPTS = 5  # until a command that is run again has ended by itself
@@ -168,61 +165,6 @@ COMMANDS = {
 }
 
 NEXT = Command(("rename-class", "own.pg", "c00", "other"), model_outcome, model_intact)  # the command after one that was done
-
-
-@dataclass
-class Disturbance:
-    """What disturbs a command, counted in its process.
-
-    Attributes:
-        kind: kill, full, short or moment; "" disturbs nothing, and counts.
-        at: The number of the call, the bytes of a file, or the moment in seconds.
-        calls: How many calls wrote so far.
-
-    """
-
-    kind: str
-    at: float = 0
-    calls: int = 0
-    folder: str = field(default_factory=os.getcwd)
-
-    def begin(self) -> None:
-        """Disturb this process from now on."""
-        if self.kind == "moment":
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, self.at)  # without a handler, it ends the process at once
-        if self.kind == "short":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (int(self.at),) * 2)
-        sys.addaudithook(self.hook)
-        synced = os.fsync
-
-        def fsync(descriptor: Any) -> None:
-            self.write("fsync")
-            synced(descriptor)
-
-        os.fsync = fsync
-
-    def hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Take each call of Python that writes into account."""
-        if event == "open":
-            path, mode, flags = arguments
-            if isinstance(path, int) or not (mode is None or set("wax+") & set(mode)):
-                return
-            if mode is None and not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                return
-        elif event not in WRITING:
-            return
-        path = arguments[0]
-        if isinstance(path, str | bytes | os.PathLike) and os.path.realpath(os.fsdecode(path)).startswith(self.folder):
-            self.write(event)
-
-    def write(self, event: str) -> None:
-        """Count a call that writes, and disturb it if it is the one."""
-        self.calls += 1
-        if self.kind == "kill" and self.calls == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.kind == "full" and self.calls >= self.at and (event in GROWING or event == "fsync"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
     python benchmarks/serve_kills.py 200
 
-Each server is asked to add, rename and remove classes and to undo changes as fast as it answers, and gets SIGKILL after a
-random time. Then the file is loaded, and its classes are compared with those that were confirmed. The change whose answer was
-on its way may have been made or not.
+Each server is asked to add, rename and remove classes and to undo changes as fast as it answers. Every other one gets SIGKILL
+after a random time, the others before the n-th of their calls that write into the folder of the model, such as opening a
+file, writing to the disk, renaming and removing. Then the file is loaded, and its classes are compared with those that were
+confirmed. The change whose answer was on its way may have been made or not.
 """
 
 import argparse
@@ -30,13 +31,27 @@ from protograph.classifier.history import history
 
 TOKEN = "a-token-for-the-kills"
 LONGEST = 1.5  # seconds of teaching before a kill
+MOST_CALLS = 60  # calls that write before a kill; a change has some fifteen
+SERVER = """
+import sys
+from pathlib import Path
+from disturbance import Disturbance
+from protograph.cli import app
+model, at = sys.argv[1:]
+Disturbance("kill" if int(at) else "", int(at), folder=str(Path(model).parent)).begin()
+app(["serve", model, "--port", "0"])
+"""
 
 
-def start(model: Path) -> tuple[subprocess.Popen[str], int]:
-    command = [sys.executable, "-m", "protograph", "serve", str(model), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PROTOGRAPH_TOKEN": TOKEN})
+def start(model: Path, at: int) -> tuple[subprocess.Popen[str], int]:
+    """Start a server, which kills itself before its `at`-th call that writes, if that is not 0."""
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PROTOGRAPH_TOKEN": TOKEN, "PYTHONPATH": paths}
+    command = [sys.executable, "-c", SERVER, str(model), str(at)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout
-    return process, int(re.findall(r":(\d+)/", process.stdout.readline())[0])
+    ready = re.findall(r":(\d+)/", process.stdout.readline())
+    return process, int(ready[0]) if ready else 0
 
 
 @dataclass
@@ -99,17 +114,19 @@ def main() -> None:
         image, changes, lost = photographs[0].read_bytes(), 0, 0
         for number in range(kills):
             taught = Taught([frozenset(Classifier.load(model).classes_.tolist())], changes=changes)
-            process, port = start(model)
-            killer = threading.Timer(random.uniform(0.0, LONGEST), process.send_signal, [signal.SIGKILL])
-            killer.start()
+            at = random.randint(1, MOST_CALLS) if number % 2 else 0
+            process, port = start(model, at)
+            if not at:
+                threading.Timer(random.uniform(0.0, LONGEST), process.send_signal, [signal.SIGKILL]).start()
             headers = {"Authorization": f"Bearer {TOKEN}"}
-            with (
-                suppress(httpx.TransportError),
-                httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as asking,
-            ):
-                taught.teach(asking, image)
-            killer.join()
+            if port:
+                with (
+                    suppress(httpx.TransportError),
+                    httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as asking,
+                ):
+                    taught.teach(asking, image)
             process.communicate()
+            assert process.returncode == -signal.SIGKILL, process.returncode
             labels, changes = frozenset(Classifier.load(model).classes_.tolist()), taught.changes
             history(model)
             if labels not in (taught.possible or taught.line):
@@ -118,9 +135,11 @@ def main() -> None:
             if (number + 1) % 20 == 0:
                 print(f"{number + 1} kills, {changes} changes: {lost} lost", flush=True)
     print(f"{kills} kills while {changes} changes were made: the file was whole each time, {lost} confirmed changes were lost")
+    at_calls = kills // 2
     lines = [
-        f"`python benchmarks/serve_kills.py {kills}` killed {kills} servers at random moments while {changes:,} changes of "
-        f"their model were asked for. The file was whole each time, and {lost} confirmed changes were lost.",
+        f"`python benchmarks/serve_kills.py {kills}` killed {kills} servers while {changes:,} changes of their model were "
+        f"asked for: {kills - at_calls} at random moments, {at_calls} before one of their first {MOST_CALLS} calls that write. "
+        f"The file was whole each time, and {lost} confirmed changes were lost.",
     ]
     write_section("Kills of a server that is taught", lines)
     raise SystemExit(lost > 0)
