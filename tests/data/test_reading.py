@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from data.layouts import blocks, save, write_folder
+from data.test_tar_images import endless_tar, limited_next
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Advance, Silent
 from protograph.data import decode, reading
@@ -390,6 +391,14 @@ def test_a_zip_member_that_would_leave_is_refused_by_name(tmp_path: Path, cache:
         unpacked([tmp_path / "own.zip"], Silent())
     assert list(cache.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "own.zip"]
+
+
+def test_a_tar_that_leads_back_is_refused(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.tar").write_bytes(endless_tar("1.txt"))
+    counted = limited_next(monkeypatch)
+    with pytest.raises(InputError, match=r"a\.tar cannot be unpacked"):
+        unpacked([tmp_path / "a.tar"], Silent())
+    assert len(counted) < 20
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".ZIP", ".tgz", ".tar.gz", ".tar"])

@@ -88,6 +88,37 @@ def test_a_tar_that_is_compressed_cut_or_none_at_all_is_refused(tmp_path: Path) 
         read_tar_index(tmp_path / "d.tar")
 
 
+@pytest.mark.parametrize("name", ["1.txt", "1.jpg"])
+def test_a_tar_that_leads_back_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Python's tarfile read the same two members for ever, and an image of -1 bytes was all the rest of the tar."""
+    (tmp_path / "a.tar").write_bytes(endless_tar(name))
+    counted = limited_next(monkeypatch)
+    with pytest.raises(InputError, match="cannot be read as a tar"):
+        read_tar_index(tmp_path / "a.tar")
+    assert len(counted) < 5
+
+
+def endless_tar(name: str) -> bytes:
+    """A tar whose second member has a size that leads back to the first."""
+    first, second = tarfile.TarInfo("0.txt"), tarfile.TarInfo(name)
+    second.size = -1024
+    return b"".join(member.tobuf(tarfile.GNU_FORMAT) for member in (first, second)) + bytes(1024)
+
+
+def limited_next(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Let the members of a tar end after a thousand of them; their list."""
+    counted: list[None] = []
+    real = tarfile.TarFile.next
+
+    def limited(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+        counted.append(None)
+        assert len(counted) < 1000, "it has no end"
+        return real(tar)
+
+    monkeypatch.setattr(tarfile.TarFile, "next", limited)
+    return counted
+
+
 def test_a_tar_that_shrinks_after_it_was_indexed_is_named(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", {"1.jpg": b"1" * 5000})
     (image,) = read_tar_index(path).images

@@ -209,7 +209,7 @@ def _unpack(archive: Path, folder: Path) -> None:
                 opened.extractall(folder)
         else:
             with tarfile.open(archive) as opened_tar:
-                opened_tar.extractall(folder, filter=harmless)
+                opened_tar.extractall(folder, forward_members(opened_tar), filter=harmless)
     except InputError:
         raise
     except tarfile.FilterError as error:
@@ -220,6 +220,21 @@ def _unpack(archive: Path, folder: Path) -> None:
             raise
         reason = " ".join(str(error).split())
         raise InputError(f"{archive} cannot be unpacked ({reason}): fetch it again") from error
+
+
+def forward_members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar, as long as each lies behind the one before it.
+
+    Raises:
+        tarfile.ReadError: A member has less than no bytes; with many versions of Python, a tar that leads back has no end.
+
+    """
+    end = -1
+    while (member := tar.next()) is not None:
+        if member.size < 0 or tar.offset <= end:
+            raise tarfile.ReadError(f"the size of '{member.name}' leads back")
+        end = tar.offset
+        yield member
 
 
 def _check_unpacked(archive: Path, count: int, most: int) -> None:

@@ -17,7 +17,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import check_plain_file
 from protograph.data.decode import MAX_IMAGE_BYTES
 from protograph.data.label_table import LABEL_COLUMNS
-from protograph.data.reading import SUFFIXES
+from protograph.data.reading import SUFFIXES, forward_members
 
 TAR_SUFFIX = ".tar"
 MAX_TAR_BYTES = 10**13
@@ -108,7 +108,7 @@ def _members(tar: Path) -> Iterator[TarMember]:
     length = tar.stat().st_size
     try:
         with tarfile.open(tar, "r:") as opened:
-            while (member := opened.next()) is not None:
+            for member in forward_members(opened):
                 opened.members.clear()  # type: ignore[attr-defined]  # all headers would fill the memory
                 if member.isdir():
                     continue
