@@ -12,6 +12,7 @@ from protograph._internal.errors import InputError
 
 LARGEST_RATIO = 100  # of the bytes that columns unpack to and the size of the file
 ALWAYS_ALLOWED = 100_000_000  # bytes that the columns of any file may unpack to
+ROW_GROUPS, COLUMNS, METADATA, PATH, CELLS, UNPACKED = 4, 1, 3, 3, 5, 6  # numbers of fields of a footer
 CELL_BYTES = 8  # of a number, or of the place of a text
 
 
@@ -43,12 +44,12 @@ def read_parquet(
             for name in chosen:
                 if name not in texts and not _is_numeric(schema.field(name).type):
                     raise ValueError(f"its column '{name}' is of type {schema.field(name).type}")
-            _check_cells(file.metadata, chosen, size)
+            _check_cells(_read_footer(source, size), chosen, size)
         with ParquetFile(_opened(source), read_dictionary=texts) as file:  # so that a text that is often there is there once
             table = file.read(chosen)
         _check_texts([table.column(name) for name in texts], size)
         return {name: table.column(name) for name in chosen}, dict(schema.metadata or {})
-    except (ArrowException, OSError, KeyError) as error:  # OSError too, of bytes that are no Parquet
+    except (ArrowException, OSError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
 
 
@@ -92,12 +93,79 @@ def _opened(source: Path | bytes) -> Any:
     return io.BytesIO(source) if isinstance(source, bytes) else source
 
 
-def _check_cells(metadata: Any, chosen: Sequence[str], size: int) -> None:
+def _read_footer(source: Path | bytes, size: int) -> bytes:
+    """Return what stands before the last eight bytes, which say how long it is."""
+    if isinstance(source, bytes):
+        return source[-8 - int.from_bytes(source[-8:-4], "little") : -8]
+    with source.open("rb") as file:
+        file.seek(size - 8)
+        length = min(int.from_bytes(file.read(4), "little"), size - 8)
+        file.seek(size - 8 - length)
+        return file.read(length)
+
+
+def _check_cells(footer: bytes, chosen: Sequence[str], size: int) -> None:
     """Refuse more cells than a file of this size has reason for: equal ones take no room in it."""
-    groups = (metadata.row_group(index) for index in range(metadata.num_row_groups))
-    columns = (group.column(index) for group in groups for index in range(group.num_columns))
-    read = [column for column in columns if column.path_in_schema.split(".")[0] in chosen]
-    _check_bytes(sum(max(CELL_BYTES * column.num_values, column.total_uncompressed_size) for column in read), size)
+    groups = _Footer(footer).struct().get(ROW_GROUPS, [])
+    columns = [column[METADATA] for group in groups for column in group[COLUMNS]]
+    read = [column for column in columns if column[PATH][0].decode() in chosen]
+    _check_bytes(sum(max(0, CELL_BYTES * column[CELLS], column[UNPACKED]) for column in read), size)
+
+
+class _Footer:
+    """The footer of a `.parquet` file, in Thrift's compact form: pyarrow ends the process for some false statistics in it.
+
+    Structs are dictionaries by the numbers of their fields. Every value takes a byte or more, so the work has an end.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.at = content, 0
+
+    def struct(self) -> dict[int, Any]:
+        """Return the struct that begins here."""
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self._bytes(1)[0]:
+            number = number + (head >> 4) if head >> 4 else self._integer()
+            fields[number] = head & 15 if head & 15 in (1, 2) else self._value(head & 15)  # of true or false, the kind
+        return fields
+
+    def _value(self, kind: int) -> Any:
+        match kind:
+            case 1 | 2 | 3:
+                return self._bytes(1)
+            case 4 | 5 | 6:
+                return self._integer()
+            case 7:
+                return self._bytes(8)
+            case 8:
+                return self._bytes(self._varint())
+            case 9 | 10:
+                head = self._bytes(1)[0]
+                return [self._value(head & 15) for _ in range(head >> 4 if head >> 4 < 15 else self._varint())]
+            case 12:
+                return self.struct()
+        raise ValueError(f"its footer has a value of the kind {kind}")
+
+    def _bytes(self, count: int) -> bytes:
+        read = self.content[self.at : self.at + count]
+        if len(read) < count:
+            raise ValueError("its footer is cut short")
+        self.at += count
+        return read
+
+    def _varint(self) -> int:
+        number = 0
+        for shift in range(0, 70, 7):
+            byte = self._bytes(1)[0]
+            number |= (byte & 127) << shift
+            if byte < 128:
+                return number
+        raise ValueError("its footer has a number of more than 64 bits")
+
+    def _integer(self) -> int:
+        number = self._varint()
+        return number >> 1 ^ -(number & 1)
 
 
 def _check_texts(columns: Sequence[Any], size: int) -> None:
