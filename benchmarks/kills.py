@@ -302,19 +302,20 @@ def prepared(names: list[str], place: Path) -> list[Plan]:
     plans = []
     for name in names:
         start_of(name, base, right)
+        before = stamps(right)
         ended = run(COMMANDS[name], right, ("", 0))
         assert not ended.code, ended.said
-        largest = max(path.stat().st_size for path in right.rglob("*") if path.is_file() and is_new(path, base, right))
+        largest = max(size for _, size, _ in stamps(right) - before)
         plans.append(Plan(name, ended.calls, ended.seconds, largest, in_folder(right, COMMANDS[name].outcome)))
         shutil.rmtree(right)
         print(f"{name}: {ended.calls} calls write, {ended.seconds:.2f} s undisturbed", flush=True)
     return plans
 
 
-def is_new(path: Path, base: Path, folder: Path) -> bool:
-    """Return whether a file of a folder is not that of the folder that it was copied from."""
-    before = base / path.relative_to(folder)
-    return not before.exists() or before.read_bytes() != path.read_bytes()
+def stamps(folder: Path) -> set[tuple[Path, int, int]]:
+    """Return the files of a folder, each with its bytes and its time."""
+    files = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
+    return {(path, status.st_size, status.st_mtime_ns) for path, status in files}
 
 
 def trial(plan: Plan, base: Path, folder: Path, disturbance: tuple[str, float]) -> tuple[bool, str]:
