@@ -359,3 +359,10 @@ def test_a_relation_without_a_source_and_one_whose_file_is_gone(tmp_path: Path) 
         gone.add_class("g", features[:1])
     gone.add_class("h", features[:1], {"a": 0.5})
     assert read_model(tmp_path / "kept.pg").values["relations"][0]["source"]["spec"].startswith("embeddings:")
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_save(tmp_path: Path) -> None:
+    known = Classifier().fit(*blobs())
+    (tmp_path / ".known.pg.ab12cd34.part").write_bytes(b"half")
+    known.save(tmp_path / "known.pg")
+    assert [path.name for path in tmp_path.iterdir()] == ["known.pg"]

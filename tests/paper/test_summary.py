@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from paper.made_up import make_ledger, make_run, rows_of, text_of
 from protograph._internal.errors import InputError
@@ -40,6 +41,19 @@ def test_the_verdict_counts_cells_and_means(tmp_path: Path) -> None:
     ) in text
     assert f"`fast`: {RECIPE_TEXTS['fast']}." in text
     assert "Without the allowance, 2 reach it." in text
+
+
+def test_what_an_environment_says_is_no_markup(tmp_path: Path) -> None:
+    results = make_ledger(tmp_path / "results", beside_paper({AUX: [1.0]}))
+    (path,) = results.glob("*/*/*/*.json")
+    content = json.loads(path.read_text())
+    content["environment"]["gpu"] = "[x](https://example.org) <script>\n# A heading"
+    path.write_text(json.dumps(content))
+    text = text_of(results)
+    assert "example" in text
+    page = MarkdownIt("commonmark").render(text)
+    assert not re.search(r'href="https://example|<script|<h1>A heading', page)
+    assert not re.search(r"(?<!\\)://example", text), "others make links of these by themselves"
 
 
 def test_a_recipe_of_fewer_cells_is_compared_on_the_same_cells(tmp_path: Path) -> None:

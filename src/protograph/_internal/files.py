@@ -176,6 +176,12 @@ def unfinished(path: Path) -> list[Path]:
     return [file for file in path.parent.iterdir() if pattern.fullmatch(file.name)]
 
 
+def remove_unfinished(path: Path) -> None:
+    """Remove what processes that were killed left beside a file. One that is just writing it writes once more."""
+    for leftover in unfinished(path):
+        leftover.unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, atomically."""
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())

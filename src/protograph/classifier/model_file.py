@@ -36,7 +36,7 @@ from protograph._internal.files import (
     followed,
     new_file,
     read_plain_file,
-    unfinished,
+    remove_unfinished,
     write_atomically,
 )
 from protograph._internal.locks import hold_lock
@@ -188,6 +188,7 @@ def write_model(path: Path, contents: Contents, restore: Callable[[Contents], ob
             return ready.stored
     with loadable(path, packed, restore) as ready:
         ready.move()
+    remove_unfinished(followed(path))
     return ready.stored
 
 
@@ -393,8 +394,7 @@ def locked(path: Path) -> Iterator[None]:
         raise InputError(f"there is no model file at {path}")
     file = followed(path)  # a link and its target share one lock
     with hold_lock(file.with_name(f".{file.name}.lock"), path, "wait for it, then run the same command again", WAIT):
-        for leftover in unfinished(file):
-            leftover.unlink(missing_ok=True)
+        remove_unfinished(file)
         yield
 
 

@@ -13,7 +13,7 @@ import msgspec
 from torch import Tensor
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import unfinished, write_atomically
+from protograph._internal.files import remove_unfinished, write_atomically
 from protograph._internal.progress import Progress
 from protograph._internal.wording import counted
 from protograph.data.feature_shards import (
@@ -114,7 +114,7 @@ class Embedding:
             content = json.dumps(msgspec.to_builtins(manifest), indent=2, ensure_ascii=False) + "\n"
             write_atomically(folder / MANIFEST, content.encode(errors="backslashreplace"))
             _check_same(read_manifest(folder), manifest, folder)  # another process may have been faster
-        _remove_unfinished(folder / MANIFEST)
+        remove_unfinished(folder / MANIFEST)
         return cls(images, encoder, folder, manifest, skip_bad)
 
     def finished(self, shards: Sequence[int]) -> dict[int, Shard]:
@@ -150,7 +150,7 @@ class Embedding:
         shard = _shard(images, vectors, problems, sizes)
         path = self.manifest.path(self.folder, index)
         write_atomically(path, shard.content(self.manifest, index))
-        _remove_unfinished(path)
+        remove_unfinished(path)
         return shard.problems
 
     def _images(self, index: int) -> Sequence[ListedImage]:
@@ -238,12 +238,6 @@ def _shard(images: Sequence[ListedImage], vectors: Tensor, problems: Mapping[int
         {images[row].name: problems[row] for row in sorted(problems)},
         sizes,
     )
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Remove what processes that were killed left beside a file. One that is just writing writes once more."""
-    for leftover in unfinished(path):
-        leftover.unlink(missing_ok=True)
 
 
 def _check_same(before: Manifest, now: Manifest, folder: Path) -> None:
