@@ -31,14 +31,19 @@ def with_sorted_header(content: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
-def unseal(content: bytes, key: str) -> tuple[str, dict[str, Tensor]]:
+def unseal(content: bytes, key: str, texts: Mapping[str, str] | None = None) -> tuple[str, dict[str, Tensor]]:
     """Return the text and the tensors of a file that `seal` wrote.
+
+    Args:
+        content: The file.
+        key: The name of the text.
+        texts: Its metadata, where they were read before.
 
     Raises:
         ValueError: The file is damaged, or `seal` did not write it.
     """
     try:
-        tensors, texts = load(content), metadata(content)
+        tensors, texts = load(content), texts or metadata(content)
         text = texts[key]
     except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(str(error) or type(error).__name__) from error
@@ -72,5 +77,5 @@ def tensors_digest(text: str, tensors: dict[str, Tensor]) -> str:
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

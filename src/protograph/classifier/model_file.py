@@ -47,7 +47,7 @@ from protograph._version import __version__
 from protograph.classifier import segmented_file
 from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettings, GaussianSpace, RelationUse
 from protograph.classifier.joint_space import JointSpace
-from protograph.classifier.model_schema import check_contents, check_size, parse_values
+from protograph.classifier.model_schema import check_contents, check_size, largest_size, parse_values
 from protograph.classifier.segmented_file import (
     FILE_FORMAT,
     SEGMENTED_VERSION,
@@ -66,6 +66,7 @@ from protograph.relations import KeptRelation, RelationSpec, relation_label
 from protograph.relations.stored import described_path
 from protograph.variants import OPERATORS, Op, Variant, build
 
+MOST_BUILT = 64_000_000  # bytes of a variant that is built before it is compared with the tensors of its file
 FORMAT_VERSION = 3  # of the plain files this code writes; it reads every version from 1 on
 MAX_MODEL_BYTES = 16_000_000_000  # of a plain file; the largest encoders that are kept in one have a tenth
 MAX_SEGMENTED_BYTES = 2**44  # of one with segments, which is mapped
@@ -451,7 +452,7 @@ def unpack(content: bytes, path: Path, named: NamedPaths | None = None) -> Conte
         raise InputError(f"{path} is a safetensors file, but not a Protograph classifier: give a file that `fit` made")
     version = _format_version(header, path)
     try:
-        text, tensors = unseal(content, "classifier")
+        text, tensors = unseal(content, "classifier", header)
         values = upgraded(parse_values(text), version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path, error) from error
@@ -602,11 +603,13 @@ def _variant_space(
     variant = variant_from(values["variant"])
     similarities = {label: relation.similarities for label, relation in relations.items()}
     seen = len(names) - len(counts)
-    with suppress(NotImplementedError, RuntimeError), torch.device("meta"):  # a custom operator may need real numbers
-        shapes = {label: torch.empty(len(names), len(names)) for label in relations}
-        sketch = build(variant, Centred(torch.zeros(features)), (features,), seen, shapes)
-        check_size(sketch, with_prefix(tensors, "model."))
+    if largest_size(values["variant"], features, len(names)) > MOST_BUILT:
+        with suppress(NotImplementedError, RuntimeError), torch.device("meta"):  # a custom operator may need real numbers
+            shapes = {label: torch.empty(len(names), len(names)) for label in relations}
+            sketch = build(variant, Centred(torch.zeros(features)), (features,), seen, shapes)
+            check_size(sketch, with_prefix(tensors, "model."))
     model = build(variant, Centred(torch.zeros(features)), (features,), seen, similarities)
+    check_size(model, with_prefix(tensors, "model."))
     centred = {f"backbone.{name}": value for name, value in model.backbone.state_dict().items()}  # the first files had none
     model.load_state_dict(centred | with_prefix(tensors, "model."))
     return JointSpace(model, variant, names, relations, torch.split(tensors["support"], counts), tensors["prototypes"])

@@ -4,6 +4,7 @@ A checksum shows that a file is as it was written, not who wrote it. So every va
 name, a type, a shape and finite numbers, and no part that is built may be larger than the tensors that the file holds for it.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -359,8 +360,21 @@ def check_tensor(
         raise ValueError(f"the tensor '{name}' is {tuple(tensor.shape)}, not {wanted}")
     # The sum would overflow, and a mask would take memory
     numbers = tensor.is_floating_point() and tensor.numel() and not tensor.is_meta
-    if numbers and not all(bound.isfinite() for bound in tensor.aminmax()):
+    if numbers and not all(math.isfinite(bound.item()) for bound in tensor.aminmax()):
         raise ValueError(f"the tensor '{name}' holds NaN or infinity")
+
+
+def largest_size(variant: Mapping[str, Any], features: int, classes: int) -> int:
+    """Return a bound on the bytes of a variant's parameters: each of its parts has a matrix or two of its largest number."""
+    numbers, parts, remaining = [features, classes], 1, list(variant.values())
+    while remaining:
+        value = remaining.pop()
+        if isinstance(value, dict | list):
+            remaining += value.values() if isinstance(value, dict) else value
+            parts += 1
+        elif isinstance(value, int):
+            numbers.append(value)
+    return 8 * parts * int(variant.get("layers", 1)) * max(numbers) ** 2
 
 
 def check_size(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
