@@ -300,7 +300,7 @@ def parse_values(text: str) -> dict[str, Any]:
 
 
 Parsed = TypeVar("Parsed")
-_LONG_NUMBER = re.compile(rb"\d{19}")  # a whole number of more than 64 bits has as many digits
+_LONG_NUMBER = re.compile(rb"(?<!\d)\d{19}")  # a whole number of more than 64 bits has as many digits
 
 
 def parse_as(text: str | bytes | memoryview, kind: type[Parsed]) -> Parsed:
