@@ -9,6 +9,7 @@ import pytest
 
 from paper.made_up import epoch_line, make_ledger, make_run, rows_of
 from protograph.evaluation.metrics import MEASURES
+from protograph.nn.few_shot.methods import FEW_SHOT_METHODS
 from protograph.paper.claims import CONCLUSIONS
 from protograph.paper.grid import Task
 from protograph.paper.ledger import read_ledger, record_run, scores
@@ -125,8 +126,9 @@ def test_a_few_shot_method_has_a_row_for_each_of_its_statistics(tmp_path: Path) 
 def test_every_quoted_few_shot_method_is_a_variant() -> None:
     quoted = [row.model for row in few_shot_rows() if row.kind == "FSL"]
     assert list(FEW_SHOT_VARIANT_OF) == quoted
-    methods = {name for name, variant in VARIANTS.items() if variant.method is not None}
+    methods = {method.name for method in FEW_SHOT_METHODS}
     assert methods == {*FEW_SHOT_VARIANT_OF.values(), *UNPUBLISHED.values()}
+    assert all(VARIANTS[name].method is not None for name in methods)
 
 
 def test_every_claim_has_a_row_for_the_paper_s_numbers_and_for_each_recipe(tmp_path: Path) -> None:
