@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from protograph.nn import whitening
-from protograph.nn.whitening import Whitening, WithinSpread, mean_vectors, strongest_rows
+from protograph.nn.whitening import Whitening, WithinSpread, strongest_rows
 
 
 def rand(*shape: int, seed: int = 0) -> Tensor:
@@ -92,9 +92,3 @@ def test_without_spread_features_are_only_centred() -> None:
     for spread in (WithinSpread.of(torch.zeros(0, 4), 0), WithinSpread.of(torch.zeros(5, 4), 3)):
         done = Whitening.of(1.0, torch.zeros(4), spread, 2.0).embed(features)
         torch.testing.assert_close(done, features / features.norm(dim=1, keepdim=True))
-
-
-def test_class_means_are_by_class() -> None:
-    vectors = rand(5, 3)
-    means = mean_vectors(vectors, [[0, 2], [4]])
-    torch.testing.assert_close(means, torch.stack([(vectors[0] + vectors[2]) / 2, vectors[4]]))

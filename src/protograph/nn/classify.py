@@ -111,5 +111,9 @@ def tempering(logits: Tensor, usual: float, power: float) -> Tensor:
         power: p; with 0, the factor is 1.
 
     """
-    spread = logits.amax(-1, keepdim=True) - logits.mean(-1, keepdim=True)
+    return milder(logits.amax(-1, keepdim=True) - logits.mean(-1, keepdim=True), usual, power)
+
+
+def milder(spread: Tensor, usual: float, power: float) -> Tensor:
+    """Return the factor of `tempering` for logits whose largest is so much above their mean."""
     return (spread / usual).clamp(LEAST_RANGE, LARGEST_RANGE) ** -power

@@ -16,6 +16,7 @@ from protograph.nn.backbones import embed_parts
 from protograph.nn.classify import CosineClassifier, normalise
 from protograph.nn.graph import GraphBlock
 from protograph.nn.operators import Component, Context, Operator, Weights, components, mean_over_shots, without_row
+from protograph.nn.operators.nearest_pairs import is_many
 
 
 class EpisodeModel(nn.Module, ABC):
@@ -158,7 +159,7 @@ class GraphPrototypeNetwork(EpisodeModel):
     @property
     def capturable(self) -> bool:
         """Whether all operators are such that a training step can be recorded as a CUDA graph."""
-        return all(component.capturable for component in self.components())
+        return not is_many(len(self.prototypes)) and all(component.capturable for component in self.components())
 
     def scales(self) -> Mapping[str, float]:
         """Return the learned scale s_B of each operator, by its label."""

@@ -3,7 +3,6 @@
 Shapes: n images, C classes, D features, r directions of the largest spread.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +37,12 @@ class WithinSpread:
         left_out = residuals.double().square().sum() - rows.square().sum()
         return cls(rows, rest + max(0.0, left_out.item()), freedom)
 
+    @classmethod
+    def of_scatter(cls, scatter: Tensor, freedom: int) -> "WithinSpread":
+        """Return the spread of residuals with the scatter [D, D], which has so many degrees of freedom."""
+        rows = strongest_of_scatter(scatter.double())
+        return cls(rows, max(0.0, scatter.double().trace().item() - rows.square().sum().item()), freedom)
+
     def floor(self, strength: float) -> float:
         """Return the strength of a shrinkage, in degrees of freedom, times the mean variance."""
         return strength * (self.rows.double().square().sum().item() + self.rest) / (max(1, self.freedom) * self.rows.shape[1])
@@ -71,12 +76,24 @@ def strongest_rows(rows: Tensor, count: int = DIRECTIONS) -> Tensor:
             torch.default_generator.manual_seed(SKETCH_SEED)
             _, values, vectors = torch.svd_lowrank(rows.float(), count + 16, niter=2)
         return (values[:, None] * vectors.T)[:count].to(rows)
-    wide = rows.shape[0] <= rows.shape[1]
-    squares, vectors = torch.linalg.eigh(rows @ rows.T if wide else rows.T @ rows)
-    kept = squares.flip(0)[:count] > 1e-9 * squares[-1].clamp(min=torch.finfo(rows.dtype).tiny)
-    vectors = vectors.flip(1)[:, :count][:, kept]
-    rows_kept: Tensor = vectors.T @ rows if wide else squares.flip(0)[:count][kept].sqrt()[:, None] * vectors.T
+    if rows.shape[0] > rows.shape[1]:
+        return strongest_of_scatter(rows.T @ rows, count)
+    _, vectors = _strongest(rows @ rows.T, count)
+    rows_kept: Tensor = vectors.T @ rows
     return rows_kept
+
+
+def strongest_of_scatter(scatter: Tensor, count: int = DIRECTIONS) -> Tensor:
+    """Return orthogonal rows [r, D] whose scatter is a given one [D, D] along its r strongest directions."""
+    squares, vectors = _strongest(scatter, count)
+    return squares.sqrt()[:, None] * vectors.T
+
+
+def _strongest(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the largest eigenvalues [r] of a matrix, those near zero left out, and the eigenvectors as columns."""
+    squares, vectors = torch.linalg.eigh(matrix)
+    kept = squares.flip(0)[:count] > 1e-9 * squares[-1].clamp(min=torch.finfo(matrix.dtype).tiny)
+    return squares.flip(0)[:count][kept], vectors.flip(1)[:, :count][:, kept]
 
 
 @dataclass(frozen=True)
@@ -156,8 +173,3 @@ class Whitening:
 def _rounded(values: Tensor) -> Tensor:
     """Return values as a model file in float32 keeps them."""
     return values.float().double()
-
-
-def mean_vectors(vectors: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
-    """Return the mean [C, D] of the vectors [n, D] of each class."""
-    return torch.stack([vectors[list(rows)].mean(0) for rows in members])

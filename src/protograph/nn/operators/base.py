@@ -20,20 +20,24 @@ class Component(nn.Module, ABC):
         sees_support: whether it looks at the support features; if no component does, they may be missing from the context
         uses_relation: whether it uses side information
         capturable: whether a step with it may be recorded as a CUDA graph: no size depends on values, none is read back
+        per_class: the names of its parameters with a row for each training class
 
     """
 
     sees_support = True
     uses_relation = False
     capturable = True
+    per_class: tuple[str, ...] = ()
 
     def forget(self, row: int) -> None:
-        """Drop what was learned of one training class; a component with state per class implements this.
+        """Drop what was learned of one training class.
 
         Args:
             row: the row of the class among the T training classes
 
         """
+        for name in self.per_class:
+            setattr(self, name, without_row(getattr(self, name), row))
 
 
 def components(module: nn.Module) -> Iterator[Component]:
@@ -81,7 +85,15 @@ class Operator(Component):
 
 
 class Similarity(Component):
-    """Scores of pairs of classes, before a `Softmax` normalises them."""
+    """Scores of pairs of classes, before a `Softmax` normalises them.
+
+    Attributes:
+        neighbours: how many of the strongest scores of a row the operator keeps; None: all. Of many classes, only these are
+            computed
+
+    """
+
+    neighbours: int | None = None
 
     @abstractmethod
     def forward(self, context: Context) -> Weights:

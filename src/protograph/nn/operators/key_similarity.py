@@ -7,8 +7,9 @@ from torch import nn
 from torch.nn.functional import embedding
 
 from protograph.nn.classify import normalise
-from protograph.nn.operators.base import Similarity, without_row
+from protograph.nn.operators.base import Similarity
 from protograph.nn.operators.context import Context
+from protograph.nn.operators.nearest_pairs import is_many, nearest_pairs
 from protograph.nn.operators.prototype_similarity import pairwise
 from protograph.nn.operators.weights import Weights, block_region
 
@@ -26,6 +27,7 @@ class KeySimilarity(Similarity):
     """
 
     sees_support = False
+    per_class = ("keys",)
 
     def __init__(self, seen: int, features: int, block: str | None = "sn") -> None:
         super().__init__()
@@ -36,15 +38,14 @@ class KeySimilarity(Similarity):
             self.query.bias.zero_()
         self.block = block
 
-    def forget(self, row: int) -> None:
-        """Drop the key of one training class."""
-        self.keys = without_row(self.keys, row)
-
     def forward(self, context: Context) -> Weights:
-        """Return the scores [E, R, C]."""
+        """Return the scores [E, R, C], or edges to the nearest of many classes."""
         seen = context.seen
         keys = torch.cat(
             [embedding(context.classes[:, :seen], self.keys), self.query(normalise(context.prototypes[:, seen:]))], 1
         )
         rows, columns = block_region(self.block, context)
+        if is_many(context.classes.shape[1]):
+            sides = (keys[:, rows], keys[:, columns]) if self.block else (keys, keys)
+            return nearest_pairs(*sides, "cosine", self.neighbours, (rows, columns), context.classes.shape[1])
         return Weights(pairwise(keys[:, rows], keys[:, columns], "cosine"), rows, columns)

@@ -1,15 +1,15 @@
 """Strategy 1: similarity of prototypes."""
 
-from typing import Literal
-
 from torch import Tensor
 
 from protograph.nn.classify import normalise
+from protograph.nn.neighbours import Measure
 from protograph.nn.operators.base import Similarity
 from protograph.nn.operators.context import Context
+from protograph.nn.operators.nearest_pairs import is_many, nearest_pairs
 from protograph.nn.operators.weights import Weights, block_region
 
-SimilarityMeasure = Literal["cosine", "l2"]
+SimilarityMeasure = Measure
 
 
 def pairwise(rows: Tensor, columns: Tensor, measure: SimilarityMeasure) -> Tensor:
@@ -42,9 +42,12 @@ class PrototypeSimilarity(Similarity):
         self.measure, self.block = measure, block
 
     def forward(self, context: Context) -> Weights:
-        """Return the scores [E, R, C]; the gradient flows into the prototypes."""
+        """Return the scores [E, R, C], or edges to the nearest of many classes; the gradient flows into the prototypes."""
         prototypes = normalise(context.prototypes)
         rows, columns = block_region(self.block, context)
+        if is_many(context.classes.shape[1]):
+            sides = (prototypes[:, rows], prototypes[:, columns]) if self.block else (prototypes, prototypes)
+            return nearest_pairs(*sides, self.measure, self.neighbours, (rows, columns), context.classes.shape[1])
         if self.block is None:  # slicing would change the order in which gradients are summed
             return Weights(pairwise(prototypes, prototypes, self.measure), rows, columns)
         return Weights(pairwise(prototypes[:, rows], prototypes[:, columns], self.measure), rows, columns)

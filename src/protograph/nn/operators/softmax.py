@@ -38,6 +38,7 @@ class Softmax(Operator):
         self.labels = (label,)
         self.temperature = nn.Parameter(torch.tensor(temperature))
         self.top, self.above = top, above
+        similarity.neighbours = top
 
     def forward(self, context: Context) -> Weights:
         """Return weights whose rows sum to 1 over the region of the similarity."""
@@ -61,13 +62,17 @@ class Softmax(Operator):
     def _edge_softmax(self, edges: Edges) -> Edges:
         episodes, classes = edges.shape
         row = edges.episode * classes + edges.row
-        logits = self.temperature * edges.weight
-        # The largest logit of each row only prevents overflow, so it needs no gradient.
-        peak = torch.full((episodes * classes,), -math.inf, dtype=logits.dtype, device=logits.device)
-        peak = peak.scatter_reduce(0, row, logits.detach(), "amax")
-        weight = (logits - peak[row]).exp()
-        total = weight.new_zeros(episodes * classes).index_add(0, row, weight)
-        return replace(edges, weight=weight / total[row])
+        return replace(edges, weight=softmax_by_row(row, self.temperature * edges.weight, episodes * classes))
+
+
+def softmax_by_row(row: Tensor, logits: Tensor, rows: int) -> Tensor:
+    """Return the shares [n] of edges with logits [n] in their rows [n], of which there are so many."""
+    # The largest logit of each row only prevents overflow, so it needs no gradient.
+    peak = torch.full((rows,), -math.inf, dtype=logits.dtype, device=logits.device)
+    peak = peak.scatter_reduce(0, row, logits.detach(), "amax")
+    weight = (logits - peak[row]).exp()
+    total = weight.new_zeros(rows).index_add(0, row, weight)
+    return weight / total[row]
 
 
 def threshold_mask(scores: Tensor, top: int | None, above: float | None) -> Tensor | None:

@@ -5,6 +5,7 @@ from torch import nn
 from protograph.nn.classify import normalise
 from protograph.nn.operators.base import Similarity
 from protograph.nn.operators.context import Context
+from protograph.nn.operators.nearest_pairs import is_many, nearest_pairs
 from protograph.nn.operators.prototype_similarity import SimilarityMeasure, pairwise
 from protograph.nn.operators.weights import Weights
 
@@ -28,6 +29,9 @@ class TransformedSimilarity(Similarity):
         self.measure = measure
 
     def forward(self, context: Context) -> Weights:
-        """Return the scores [E, V, V] of all pairs."""
-        transformed = self.transform(normalise(context.prototypes))
-        return Weights.full(pairwise(transformed, transformed, self.measure), transformed.shape[1])
+        """Return the scores [E, V, V] of all pairs, or edges to the nearest of many classes."""
+        transformed, classes = self.transform(normalise(context.prototypes)), context.classes.shape[1]
+        if is_many(classes):
+            region = slice(0, classes), slice(0, classes)
+            return nearest_pairs(transformed, transformed, self.measure, self.neighbours, region, classes)
+        return Weights.full(pairwise(transformed, transformed, self.measure), classes)
