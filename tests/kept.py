@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from protograph import Classifier
 from protograph.classifier.joint_space import JointSpace
 from protograph.nn.operators import KeySimilarity
+from protograph.variants import AUX, Op, Variant
 
 Vector = NDArray[np.float64]
 SEEN, D = 6, 5
+NEAREST = Variant("nearest", (Op("cos", options={"top": 3}), *AUX), "cosine of the three nearest prototypes")
 NAMES = tuple("abcdef")
 
 
@@ -29,7 +31,7 @@ SPARSE = {("a", "b"): 0.9, ("b", "c"): 0.5, ("c", "a"): 0.7, ("d", "e"): 0.3, ("
 
 
 @cache
-def fitted(variant: str, relation: str | None, update: str = "all") -> Classifier:
+def fitted(variant: str | Variant, relation: str | None, update: str = "all") -> Classifier:
     """A small classifier, fitted once; copy it before it is changed."""
     features, labels = blobs()
     relations = {"dense": DENSE, "sparse": SPARSE, None: None}[relation]
@@ -82,6 +84,7 @@ class NaiveSpace:
             for operator in self.model.operators
             if hasattr(getattr(operator, "operator", operator), "temperature")
         }
+        self.top = next((operator.top for operator in self.model.operators if getattr(operator, "top", None)), None)
         self.rows = {one.number: row for one, row in zip(self.classes, self.prototypes(), strict=True)}
 
     def add(self, name: str, examples: list[Vector], told: dict[str, float], only_new: bool) -> None:
@@ -144,7 +147,9 @@ class NaiveSpace:
             }
             weights = softmax({other: self.temperatures[kind] * score for other, score in scores.items()})
         elif kind == "cos":
-            weights = softmax({other: self.temperatures[kind] * float(normal[place] @ normal[other]) for other in everyone})
+            scores = {other: float(normal[place] @ normal[other]) for other in everyone}
+            strongest = sorted(scores, key=lambda other: -scores[other])[: self.top]
+            weights = softmax({other: self.temperatures[kind] * scores[other] for other in strongest})
         else:
             assert kind == "keys"
             if own.learned is not None:

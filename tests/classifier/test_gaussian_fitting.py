@@ -23,10 +23,11 @@ from protograph.classifier.gaussian_fitting import (
 )
 from protograph.classifier.gaussian_space import FITTED, GaussianSettings, GaussianSpace
 from protograph.classifier.leave_one_out import LeaveOneOut
+from protograph.classifier.members import Members
 from protograph.nn.classify import GaussianClassifier
 from protograph.relations import keep_relations
 
-Members = dict[int, list[int]]
+Lists = dict[int, list[int]]
 
 
 def many(classes: int = 24, images: int = 20, size: int = 12, seed: int = 0) -> tuple[torch.Tensor, Members, torch.Tensor]:
@@ -203,11 +204,13 @@ def test_a_useless_relation_counts_for_nothing_and_a_useful_one_for_much() -> No
     chosen = {}
     for label, matrix in (("useful", torch.exp(-distances)), ("useless", noise)):
         kept = keep_relations({label: matrix}, names)
-        chosen[label] = choose_settings(features, members, kept, None, 0, Silent()).relations
+        chosen[label] = choose_settings(features, Members.listed(list(members.values())), kept, None, 0, Silent()).relations
     assert chosen["useful"].blended
     assert not chosen["useless"].blended
     both = keep_relations({"useless": noise, "useful": torch.exp(-distances)}, names)
-    assert choose_settings(features, members, both, None, 0, Silent()).relations.labels == ("useful",)
+    assert choose_settings(features, Members.listed(list(members.values())), both, None, 0, Silent()).relations.labels == (
+        "useful",
+    )
 
 
 def test_a_class_is_found_by_a_useful_relation_alone() -> None:
@@ -259,10 +262,10 @@ def test_probabilities_are_the_shares_of_right_answers() -> None:
 
 def test_too_few_classes_or_images_are_served_by_usual_settings() -> None:
     features, members, _ = many(3, 8)
-    settings = choose_settings(features, members, {}, None, 0, Silent())
+    settings = choose_settings(features, Members.listed(list(members.values())), {}, None, 0, Silent())
     assert settings == GaussianSettings(strength=gaussian_fitting.USUAL * 12)
     with pytest.raises(InputError, match="too few images to calibrate 'unknown': give at least 4 classes with 4 or more"):
-        choose_settings(features, members, {}, 0.1, 0, Silent())
+        choose_settings(features, Members.listed(list(members.values())), {}, 0.1, 0, Silent())
     alone = Classifier().fit(features[:5].numpy(), ["a"] * 5)
     assert alone.predict(features[:2].numpy()).tolist() == ["a", "a"]
     single = Classifier().fit(features[::8].numpy(), ["a", "b", "c"])

@@ -13,7 +13,7 @@ import torch
 from kept import DENSE, SPARSE, D, blobs
 from protograph import Classifier
 from protograph._internal.errors import InputError
-from protograph.classifier import gaussian_space
+from protograph.classifier import asking, gaussian_space
 from protograph.classifier.explanation import CONSTANT, EARLIER, EXAMPLES
 from protograph.classifier.gaussian_space import FITTED, GaussianSettings, GaussianSpace, RelationUse
 
@@ -299,7 +299,7 @@ def test_the_part_of_examples_is_what_their_image_changes() -> None:
     part = next(part.value for part in known.explain(query.numpy())[0].parts if part.operator == EXAMPLES)
     row = space.index(known.explain(query.numpy())[0].name)
     before = space.logits(query)[0, row].item()
-    space._change(torch.where(torch.arange(6)[:, None] == row, -space.prototypes, space.prototypes))
+    space.prototypes = torch.where(torch.arange(6)[:, None] == row, -space.prototypes, space.prototypes)
     assert (before - space.logits(query)[0, row].item()) / 2 == pytest.approx(part, abs=1e-5)
 
 
@@ -352,9 +352,9 @@ def test_with_many_classes_answers_are_computed_in_portions_of_float32(monkeypat
     queries = np.random.default_rng(8).normal(size=(7, D)).astype(np.float32)
     before, likeness = known.predict(queries), known.unknown_score(queries)
     monkeypatch.setattr(gaussian_space, "MOST_IN_DOUBLE", 3)
-    monkeypatch.setattr(gaussian_space, "NUMBERS_AT_ONCE", 12)
+    monkeypatch.setattr(asking, "NUMBERS_AT_ONCE", 12)
     fewer = copy.deepcopy(known)
-    fewer.space_._change(fewer.space_.prototypes)
+    fewer.space_.prototypes = fewer.space_.prototypes
     assert fewer.space_.linear()[0].dtype == torch.float32
     assert fewer.predict(queries).tolist() == before.tolist()
     np.testing.assert_allclose(fewer.unknown_score(queries), likeness, atol=1e-5)

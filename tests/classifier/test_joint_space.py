@@ -48,7 +48,7 @@ def test_every_cosine_variant_answers_as_the_model_does_in_one_episode(name: str
             size = S + place + 1
             (relation,) = space.relations.values()
             relation.similarities.copy_(whole[:size, :size])
-    space.prototypes = space._updated()
+    space.prototypes = space._updated().tensor()
     torch.testing.assert_close(space.logits(queries[0]).float(), expected, atol=2e-5, rtol=1e-5)
 
 

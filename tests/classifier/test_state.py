@@ -117,7 +117,7 @@ def test_a_file_that_could_not_be_loaded_again_is_not_written(tmp_path: Path, mo
     known = grown(None, None)
     known.save(tmp_path / "known.pg")
     before = (tmp_path / "known.pg").read_bytes()
-    known.space_.names.append("nobody")
+    known.space_.names = known.space_.names.extended(["nobody"])
     with pytest.raises(InputError, match=r"known.pg was left as it was, since the new file could not be loaded again: "):
         known.save(tmp_path / "known.pg")
     assert (tmp_path / "known.pg").read_bytes() == before

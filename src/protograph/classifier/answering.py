@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress, Silent
-from protograph.classifier.base import ClassifierBase
+from protograph.classifier.base import ClassifierBase, is_whole
 from protograph.classifier.checking import ExampleCheck, check_examples
 from protograph.classifier.explanation import Heatmap, Nearest, draw_up_heatmap, explain, relation_share
 from protograph.classifier.inputs import as_array, as_images
@@ -34,6 +34,24 @@ class Predictions:
     probabilities: Array
     likeness: Array
     classes: Array
+
+
+@dataclass(frozen=True)
+class TopPredictions:
+    """The most probable classes of n images.
+
+    Attributes:
+        labels: The label [n] of each image, or `unknown_label`.
+        nearest: The labels [n, k] of its most probable classes, the most probable first.
+        probabilities: Their probabilities [n, k] among all classes.
+        likeness: How like some class each image is [n], which `threshold_` is compared with.
+
+    """
+
+    labels: Array
+    nearest: Array
+    probabilities: Array
+    likeness: Array
 
 
 class Answering(ClassifierBase):
@@ -61,12 +79,58 @@ class Answering(ClassifierBase):
             progress or Silent(),
         )
 
-    def predict(self, X: Any) -> Array:  # noqa: N803
-        """Return the label [n] of each image, or `unknown_label` where its likeness to every class is below the threshold."""
+    def predict(self, X: Any, index: bool = False) -> Array:  # noqa: N803
+        """Return the label [n] of each image, or `unknown_label` where its likeness to every class is below the threshold.
+
+        Args:
+            X: Images or features [n, D], as in `fit`.
+            index: Whether an index names the classes that an image is compared with, which misses the best one at times. It
+                takes usearch (`protograph[ann]`), and is made when it is first used.
+
+        """
         check_is_fitted(self)
         features, state = self._features(X), self._asked()
-        best, likeness = state.space.answers(features, self._offsets(state))
-        return self._named(best, likeness, state)
+        if index:
+            best = state.space.best_indexed(features, self._offsets(state))
+            return self._named(best.classes[:, 0], best.likeness, state)
+        best = state.space.best(features, self._offsets(state), like=state.threshold is not None)
+        return self._named(best.classes[:, 0], best.likeness, state)
+
+    def top(self, X: Any, count: int = 5, index: bool = False) -> TopPredictions:  # noqa: N803
+        """Return the most probable classes of images, without holding what is said of all others.
+
+        Args:
+            X: Images or features [n, D], as in `fit`.
+            count: The number of classes, of which there may be fewer.
+            index: As for `predict`. Probabilities are then among the classes that the index names.
+
+        """
+        check_is_fitted(self)
+        if not (is_whole(count) and count > 0):
+            raise InputError(f"the number of classes to name must be a positive whole number, not {count!r}")
+        features, state = self._features(X), self._asked()
+        if index:
+            best = state.space.best_indexed(features, self._offsets(state), int(count))
+        else:
+            best = state.space.best(features, self._offsets(state), int(count), probable=True, like=True)
+        assert best.total is not None
+        assert best.likeness is not None
+        nearest = state.labels_of(best.classes.flatten().tolist()).reshape(best.classes.shape)
+        probabilities = (best.logits.double() - best.total[:, None]).exp()
+        labels = self._named(best.classes[:, 0], best.likeness, state)
+        return TopPredictions(labels, nearest, probabilities.numpy(), best.likeness.numpy())
+
+    def index_recall(self, X: Any) -> float:  # noqa: N803
+        """Return the share of images for which the index finds the class that comparing with all finds.
+
+        Args:
+            X: Images or features [n, D], as in `fit`; a sample of those that are asked about.
+
+        """
+        check_is_fitted(self)
+        features, state = self._features(X), self._asked()
+        exact, found = (ask(features, self._offsets(state)).classes for ask in (state.space.best, state.space.best_indexed))
+        return (exact[:, 0] == found[:, 0]).double().mean().item()
 
     def predictions(self, X: Any) -> Predictions:  # noqa: N803
         """Return labels, probabilities and likeness of images, computed in one pass.
@@ -136,7 +200,7 @@ class Answering(ClassifierBase):
         if len(images) != 1:
             raise InputError(f"heatmap takes one image at a time, not {len(images)}")
         state = self._asked()
-        names = (None if label is None else str(as_label(label, state.in_space)) for label in (name, against))
+        names = (None if label is None else str(as_label(label, state.sample)) for label in (name, against))
         return draw_up_heatmap(state.space, self.encoder_, images[0], self._offsets(state), *names)
 
     def thumbnails_of(self, name: Any) -> list[bytes | None]:
@@ -148,7 +212,7 @@ class Answering(ClassifierBase):
         """
         check_is_fitted(self)
         state = self._state
-        row = state.space.index(str(as_label(name, state.in_space)))
+        row = state.space.index(str(as_label(name, state.sample)))
         return list(state.thumbnails.get(state.space.names[row], (None,) * (state.space.examples(row) or 0)))
 
     def suggest_relations(self, name: Any, top: int = 8) -> list[Suggestion]:
@@ -164,7 +228,7 @@ class Answering(ClassifierBase):
         """
         check_is_fitted(self)
         state = self._state
-        return suggest_relations(state, str(as_label(name, state.in_space)), top)
+        return suggest_relations(state, str(as_label(name, state.sample)), top)
 
     def class_map(self) -> ClassMap:
         """Return a map of all classes in two dimensions, with lines between related ones."""
@@ -180,7 +244,7 @@ class Answering(ClassifierBase):
         """
         check_is_fitted(self)
         state = self._state
-        return relation_share(state.space, state.space.index(str(as_label(name, state.in_space))))
+        return relation_share(state.space, state.space.index(str(as_label(name, state.sample))))
 
     def unknown_score(self, X: Any) -> Array:  # noqa: N803
         """Return how like some class each image [n] is, which `threshold_` is compared with.

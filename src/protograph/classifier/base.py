@@ -209,14 +209,18 @@ class ClassifierBase(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         offsets[state.space.seen :] += state.bias
         return offsets
 
-    def _named(self, best: Tensor, likeness: Tensor, state: State) -> Array:
-        """Return the label [n] of images by the index of their best class [n] in the joint space, and their likeness [n]."""
-        labels: Array = state.in_space[best.numpy()]
+    def _named(self, best: Tensor, likeness: Tensor | None, state: State) -> Array:
+        """Return the label [n] of images by the index of their best class [n] in the joint space, and their likeness [n].
+
+        The likeness is needed where there is a threshold.
+        """
+        labels = state.labels_of(best.tolist())
         if state.threshold is None:
             return labels
+        assert likeness is not None
         rejected = (likeness < state.threshold).tolist()
         mixed = [self.unknown_label if reject else label for label, reject in zip(labels.tolist(), rejected, strict=True)]
-        same_kind = isinstance(self.unknown_label, str) == (state.in_space.dtype.kind == "U")
+        same_kind = isinstance(self.unknown_label, str) == (labels.dtype.kind == "U")
         return np.array(mixed, None if same_kind and mixed else object)
 
     def _only_new(self) -> bool:

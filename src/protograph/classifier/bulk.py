@@ -15,6 +15,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import is_folder
 from protograph._internal.locks import hold_lock
 from protograph._internal.progress import Progress
+from protograph._internal.wording import counted
 from protograph._version import __version__
 from protograph.classifier.answer_file import Answer, AnswerFile, check_answer_file
 from protograph.classifier.inputs import check_encoder_of, list_files
@@ -24,9 +25,10 @@ from protograph.encoders.base import KeptEncoder
 from protograph.encoders.preparation import unreadable
 
 if TYPE_CHECKING:
-    from protograph.classifier.answering import Predictions
+    from protograph.classifier.answering import TopPredictions
     from protograph.classifier.estimator import Classifier
 
+MOST_COMPARED = 1000  # images that are also compared with all classes, where an index is used
 CHUNK = 512  # images that are answered, copied and written together; a kill loses less than twice as many
 DEFAULT_TABLE = "answers.csv"  # in the folder of sorted images, where no other is named
 
@@ -71,6 +73,7 @@ def predict_files(
     skip_bad: bool,
     progress: Progress,
     plugins: Sequence[str] = (),
+    index: bool = False,
 ) -> BulkResult:
     """Answer about images, write a table and sort copies; after a kill, the same call continues.
 
@@ -87,6 +90,7 @@ def predict_files(
         skip_bad: Whether images that cannot be read get a row that says why, instead of ending the run.
         progress: Shows how far it is.
         plugins: Names and digests of plugins that were loaded.
+        index: Whether an index names the classes that images are compared with; then another run may answer otherwise.
 
     Raises:
         InputError: An image cannot be read, a table exists, or what an earlier run began with has changed.
@@ -103,8 +107,9 @@ def predict_files(
         "top": top,
         "protograph": __version__,
         "plugins": list(plugins),
+        **({"index": True} if index else {}),
     }
-    total, nearest = len(questions.names), min(top, len(classifier.classes_))
+    total, nearest = len(questions.names), min(top, len(classifier.space_.names))
     with _locked(table), _sorted_folder(sort_into, classifier) as folder:
         written = AnswerFile(table, total, nearest, begun_with)
         continued = written.done
@@ -113,7 +118,10 @@ def predict_files(
         with progress.task("predict", total, "images", continued) as advance:
             for start in range(continued, total, CHUNK):
                 stop = min(start + CHUNK, total)
-                answers = _answers(classifier, questions, start, stop, nearest)
+                features, problems = questions.features(start, stop)
+                if index and start == continued and len(features):
+                    progress.say(recall_line(classifier, features))
+                answers = _answers(classifier, questions.names[start:stop], features, problems, nearest, index)
                 if folder is not None and questions.images is not None:
                     for image, answer in zip(questions.images[start:stop], answers, strict=True):
                         if answer.problem is None:
@@ -124,22 +132,33 @@ def predict_files(
     return BulkResult(table, total, continued, written.unreadable, written.classes)
 
 
-def _answers(classifier: "Classifier", questions: _Questions, start: int, stop: int, nearest: int) -> list[Answer]:
-    """Return the answers about a range of the questions."""
-    features, problems = questions.features(start, stop)
-    found = iter(answers_of(classifier.predictions(features), nearest)) if len(features) else iter(())
+def recall_line(classifier: "Classifier", features: Tensor) -> str:
+    """Return how good the index is about features [n, D], in a line."""
+    asked = features[:MOST_COMPARED]
+    share = classifier.index_recall(asked)
+    return f"index: the class that comparing with all finds, for {100 * share:.1f} % of {counted(len(asked), 'image')}"
+
+
+def _answers(
+    classifier: "Classifier",
+    names: Sequence[str],
+    features: Tensor,
+    problems: Mapping[int, str],
+    nearest: int,
+    index: bool,
+) -> list[Answer]:
+    """Return the answers about images by name, from the features [n, D] of those that could be read."""
+    found = iter(answers_of(classifier.top(features, nearest, index))) if len(features) else iter(())
     return [
-        Answer(name, problem=problems[row]) if row in problems else Answer(name, *next(found))
-        for row, name in enumerate(questions.names[start:stop])
+        Answer(name, problem=problems[row]) if row in problems else Answer(name, *next(found)) for row, name in enumerate(names)
     ]
 
 
-def answers_of(predictions: "Predictions", top: int) -> Iterator[tuple[Any, float, list[tuple[Any, float]]]]:
+def answers_of(predictions: "TopPredictions") -> Iterator[tuple[Any, float, list[tuple[Any, float]]]]:
     """Yield label, likeness and the most probable classes of each image, as plain values."""
-    classes = predictions.classes.tolist()
-    for row, chances in enumerate(torch.from_numpy(predictions.probabilities)):
-        best = chances.argsort(descending=True, stable=True)[:top].tolist()
-        nearest = [(classes[index], chances[index].item()) for index in best]
+    both = zip(predictions.nearest.tolist(), predictions.probabilities.tolist(), strict=True)
+    for row, (classes, chances) in enumerate(both):
+        nearest = list(zip(classes, chances, strict=True))
         yield plain(predictions.labels[row]), float(predictions.likeness[row]), nearest
 
 

@@ -250,7 +250,7 @@ def check_examples(
     examples = {row: part for row, part in kept.items() if len(part) and (counts[row] or 0) > 1 and not alone}
     images: dict[int, list[AskedImage]] = {row: [] for row in range(len(labels))}
     with progress.task("leave out", sum(map(len, examples.values())), "images") as advance:
-        for row, logits, likeness in answers_without(state.copy_space(), examples, offsets, only_new):
+        for row, logits, likeness in answers_without(state.space.copied(), examples, offsets, only_new):
             probabilities, answers = logits.softmax(1), named(logits.argmax(1), likeness).tolist()
             largest, own = probabilities.max(1).values.tolist(), probabilities[:, row].tolist()
             first = (counts[row] or len(answers)) - len(answers)  # those that are not kept come first

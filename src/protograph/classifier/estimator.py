@@ -14,11 +14,14 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from protograph._internal.errors import InputError
+from protograph._internal.memory import require_memory
 from protograph._internal.progress import Progress, Silent
 from protograph.classifier.base import MOST_REFITTED, as_tensor, is_whole
 from protograph.classifier.fitting import (
     Fit,
+    check_index,
     choose_variant,
+    fitting_bytes,
     fitting_recipe,
     hold_out_share,
     open_run,
@@ -30,6 +33,7 @@ from protograph.classifier.history import Change, history, redo, undo, write_cha
 from protograph.classifier.inputs import as_array, as_images, encode_files, readable_images
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array, check_labels
+from protograph.classifier.members import Members
 from protograph.classifier.model_file import Contents, NamedPaths, locked, read_model, variant_from, write_model
 from protograph.classifier.state import State
 from protograph.classifier.teaching import Teaching
@@ -124,9 +128,8 @@ class Classifier(Teaching):
         names = [str(label) for label in classes]
         self._check_names(names)
         kept = keep_relations(relations, names)
-        rows: dict[int, list[int]] = {class_id: [] for class_id in range(len(names))}
-        for row, class_id in enumerate(targets.tolist()):
-            rows[class_id].append(row)
+        require_memory(fitting_bytes(len(names), features.shape[1], self.variant), f"fitting {len(names):,} classes")
+        rows = Members.of(torch.from_numpy(targets), len(names))
         space: JointSpace | GaussianSpace
         if self.variant is None:
             space = fit_space(features, rows, names, kept, self.unknown, self.seed, progress)
@@ -145,7 +148,7 @@ class Classifier(Teaching):
         named: str | Variant,
         features: Tensor,
         copies: Tensor | None,
-        rows: dict[int, list[int]],
+        rows: Mapping[int, Sequence[int]],
         names: Sequence[str],
         kept: Mapping[str, KeptRelation],
         progress: Progress,
@@ -159,7 +162,8 @@ class Classifier(Teaching):
         similarities = {label: relation.similarities for label, relation in kept.items()}
         shots = cast(tuple[int, int], tuple(self.shots))
         fit, store = Fit(variant, similarities, recipe, self.steps != 0, shots, self.seed), FeatureStore(features, copies)
-        space = JointSpace(fit.model(store, rows, progress), variant, names, kept)
+        check_index(variant, len(names))
+        space = JointSpace(fit.model(store, rows, progress), variant, names, kept, progress=progress)
         return space, self._threshold(space, features[[row for images in held_out.values() for row in images]])
 
     @classmethod
@@ -316,7 +320,7 @@ class Classifier(Teaching):
         if isinstance(self.prior, Mapping):
             parameters["prior"] = [[label, value] for label, value in self.prior.items()]
         values = {
-            "classes": state.labels,
+            "classes": list(state.labels),
             "dtype": state.in_space.dtype.str,
             "parameters": parameters,
             "threshold": state.threshold,

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
+from protograph._internal.rows import distinct
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.joint_space import JointSpace
+from protograph.classifier.row_updates import RowUpdates
 from protograph.encoders import Encoder, SpatialEncoder
 from protograph.nn.classify import normalise, tempering
 from protograph.nn.contributions import class_factors
@@ -82,10 +84,14 @@ def explain(space: JointSpace | GaussianSpace, features: Tensor, offsets: Tensor
     probabilities = logits.softmax(0)
     query = normalise(space.model.embed(features[None])[0].double())
     inputs_of = functools.cache(lambda count: layer_input(space, space.context(count)))
-    nearest = []
+    updates, nearest = space.followed(), []
     for row in logits.argsort(descending=True, stable=True)[:top].tolist():
         name, score = space.names[row], cosines[row].item()
-        parts = sorted(parts_of(space, row, query, score, inputs_of), key=lambda part: -abs(part.value))
+        if updates is None:
+            parts = parts_of(space, row, query, score, inputs_of)
+        else:
+            parts = followed_parts(space, updates, row, query, score)
+        parts.sort(key=lambda part: -abs(part.value))
         nearest.append(Nearest(name, score, logits[row].item(), probabilities[row].item(), tuple(parts)))
     return nearest
 
@@ -229,7 +235,7 @@ def gaussian_parts(space: GaussianSpace, row: int, query: Tensor, logit: float) 
     predict. If the prototype was left as it was while others changed, what it was made of may no longer be known.
     """
     name, share = space.names[row], space.own_share(row)
-    product = 2 * space.factor(row) * (space.prototypes[row].double() @ query).item()
+    product = 2 * space.factor(row) * (space.prototype(row).double() @ query).item()
     made = 2 * space.factor(row) * share * (space.whitened_means([row])[0] @ query).item()
     parts = [Part(name, EXAMPLES, made)] if made else []
     if share < 1 and space.predicted(row):
@@ -256,7 +262,7 @@ def gaussian_relation_share(space: GaussianSpace, row: int) -> float:
     share = count / (count + use.kappa)
     weights = space.relation_weights([row], left_out=row if fitted else None)[0]
     predicted = (1 - share) * (weights @ space.prototypes[: space.seen].double()).norm()
-    examples = share * (space.prototypes[row].double() if fitted else space.whitened_means([row])[0]).norm()
+    examples = share * (space.prototype(row).double() if fitted else space.whitened_means([row])[0]).norm()
     return (predicted / (predicted + examples)).item() if predicted > 0 else 0.0
 
 
@@ -273,6 +279,8 @@ def relation_share(space: JointSpace | GaussianSpace, row: int) -> float:
     """
     if isinstance(space, GaussianSpace):
         return gaussian_relation_share(space, row)
+    if not any(uses_relation(operator) for operator in space.model.operators):
+        return 0.0
     inputs, weights = layer_input(space, space.context_as_new(row))
     last, count = space.model.graph.layers[-1], len(inputs)
     assert isinstance(last, GraphLayer)
@@ -321,7 +329,7 @@ def parts_of(
     for count in dict.fromkeys((len(space.names), max(row + 1, space.seen))):
         inputs, weights = inputs_of(count)
         rows = [operator.row_of(row, count) for operator in weights]
-        shares = contributions(last, inputs, rows, space.prototypes[row], query)
+        shares = contributions(last, inputs, rows, space.prototype(row), query)
         parts = [
             Part(space.names[index], label, value)
             for label, values in shares.items()
@@ -330,6 +338,36 @@ def parts_of(
         ]
         if abs(score - sum(part.value for part in parts)) < 1e-5:
             return parts
+    return [Part(space.names[row], EARLIER, score)]
+
+
+def followed_parts(space: JointSpace, updates: RowUpdates, row: int, query: Tensor, score: float) -> list[Part]:
+    """Return the parts of the score of one of many prototypes and a unit query [D]: only its neighbours contribute.
+
+    Args:
+        space: The joint label space.
+        updates: What its prototypes are computed from.
+        row: The index of the prototype.
+        query: The query, of length 1.
+        score: Its cosine to the prototype.
+
+    """
+    edges = updates.weights(torch.tensor([row]))
+    classes = distinct(*(column for _, column, _ in edges))
+    weights = [
+        query.new_zeros(len(classes)).index_add(0, torch.searchsorted(classes, column), weight.to(query))
+        for _, column, weight in edges
+    ]
+    shares = contributions(updates.layer, updates.starts.take(classes), weights, space.prototype(row), query)
+    indices = classes.tolist()
+    parts = [
+        Part(space.names[index], label, value)
+        for label, values in shares.items()
+        for index, value in zip(indices, values.tolist(), strict=True)
+        if value
+    ]
+    if abs(score - sum(part.value for part in parts)) < SMALLEST_GAP:
+        return parts
     return [Part(space.names[row], EARLIER, score)]
 
 

@@ -24,11 +24,12 @@ from protograph.classifier.gaussian_space import (
     centred_length,
 )
 from protograph.classifier.leave_one_out import LeaveOneOut
+from protograph.classifier.members import Members
 from protograph.episodes import seeded
 from protograph.evaluation.unknown import allowed_alarms, false_alarm_threshold
 from protograph.nn.classify import GaussianClassifier, tempering
 from protograph.nn.operators import mapped_weights
-from protograph.nn.whitening import DIRECTIONS, LARGEST_EXACT, Whitening, WithinSpread, mean_vectors
+from protograph.nn.whitening import DIRECTIONS, LARGEST_EXACT, Whitening, WithinSpread
 from protograph.relations import KeptRelation
 
 POWERS = (1.0, 0.5)
@@ -108,7 +109,7 @@ class HeldOutEpisode:
 
 def fit_space(
     features: Tensor,
-    members: Mapping[int, Sequence[int]],
+    members: Members,
     names: Sequence[str],
     relations: Mapping[str, KeptRelation],
     rate: float | None,
@@ -128,7 +129,7 @@ def fit_space(
 
     """
     settings = choose_settings(features, members, relations, rate, seed, progress)
-    fitted = class_statistics(features, list(members.values()), settings.power)
+    fitted = class_statistics(features, members, settings.power)
     added = len(names) - len(members)  # classes without images
     return GaussianSpace(settings, fitted, names, relations, [fitted.means[:0]] * added, {}, [True] * added)
 
@@ -157,24 +158,55 @@ def enough_to_calibrate(counts: Iterable[int], rate: float | None) -> bool:
 
 
 def class_statistics(
-    features: Tensor, members: Sequence[Sequence[int]], power: float, directions: int = DIRECTIONS
+    features: Tensor, members: Members | Sequence[Sequence[int]], power: float, directions: int = DIRECTIONS
 ) -> ClassStatistics:
-    """Return what is kept of classes with features [n, D] by the indices of their images, by so many directions of spread."""
+    """Return what is kept of classes with features [n, D] by the indices of their images, by so many directions of spread.
+
+    Some of the images are read at a time.
+    """
+    members, size = Members.listed(members), features.shape[1]
     none = Whitening(power, features.new_zeros(features.shape[1]).double(), features[:0].double(), features[:0, 0], 1.0)
-    centre = mean_vectors(none.aligned(features), members).mean(0)
-    if len(members) == 1:
-        centre = torch.zeros_like(centre)
-    aligned = replace(none, centre=centre).aligned(features)
-    means = mean_vectors(aligned, members)
-    counts = tuple(len(rows) for rows in members)
-    residuals = torch.cat([aligned[list(rows)] - mean for rows, mean in zip(members, means, strict=True)])
-    spread = WithinSpread.of(residuals, sum(counts) - len(counts), directions=directions)
+    centre = torch.zeros(size, dtype=torch.float64)
+    if len(members) > 1:
+        centre = _class_means(features, members, none).mean(0)
+    whitening = replace(none, centre=centre)
+    means = _class_means(features, members, whitening)
+    spread = _within_spread(features, members, whitening, means, directions)
+    counts = tuple(members.counts.tolist())
     return ClassStatistics(means.float(), counts, centre.float(), replace(spread, rows=spread.rows.float()))
+
+
+def _within_spread(
+    features: Tensor, members: Members, whitening: Whitening, means: Tensor, directions: int
+) -> WithinSpread:
+    """Return how aligned features spread around the means [C, D] of their classes."""
+    freedom, size = len(members.images) - len(members), features.shape[1]
+    parts = (whitening.aligned(features[images]) - means[classes] for images, classes in members.portions(size))
+    first = next(parts)
+    if len(first) == len(members.images):
+        return WithinSpread.of(first, freedom, directions=directions)
+    if size > LARGEST_EXACT:
+        spread = WithinSpread.of(first, freedom, directions=directions)
+        for residuals in parts:
+            spread = spread.with_residuals(residuals, freedom, directions)
+        return replace(spread, freedom=freedom)
+    scatter = first.T @ first
+    for residuals in parts:
+        scatter += residuals.T @ residuals
+    return WithinSpread.of_scatter(scatter, freedom, directions)
+
+
+def _class_means(features: Tensor, members: Members, whitening: Whitening) -> Tensor:
+    """Return the means [C, D] of the aligned features of each class."""
+    sums = torch.zeros(len(members), features.shape[1], dtype=torch.float64)
+    for images, classes in members.portions(features.shape[1]):
+        sums.index_add_(0, classes, whitening.aligned(features[images]))
+    return members.means(sums)
 
 
 def choose_settings(
     features: Tensor,
-    members: Mapping[int, Sequence[int]],
+    members: Members,
     relations: Mapping[str, KeptRelation],
     rate: float | None,
     seed: int,
@@ -186,8 +218,8 @@ def choose_settings(
     strengths of the shrinkage, the most right answers decide; the values of the classifier have the least cross-entropy.
     """
     usual = usual_settings(features.shape[1], relations)
-    usable = [class_id for class_id, rows in members.items() if len(rows) >= FEWEST_IMAGES]
-    if not enough_to_choose(map(len, members.values())):
+    usable = (members.counts >= FEWEST_IMAGES).nonzero()[:, 0].tolist()
+    if not enough_to_choose(members.counts.tolist()):
         if rate is not None:
             raise InputError(
                 f"too few images to calibrate 'unknown': give at least {FEWEST_CLASSES} classes with {FEWEST_IMAGES} or more "

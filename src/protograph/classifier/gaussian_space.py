@@ -3,23 +3,28 @@
 Shapes: S fitted classes, N added, V = S + N, K examples, D features, n images.
 """
 
+import copy
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from protograph._internal.errors import InputError
+from protograph._internal.rows import ROWS_AT_ONCE, Names, Rows
+from protograph.classifier.asking import CANDIDATES, MOST_IN_DOUBLE, Best, ClassIndex, Likeness, Linear, find_best
 from protograph.classifier.naming import check_known, check_new_name, class_index
-from protograph.nn.classify import GaussianClassifier, tempering
+from protograph.nn.classify import GaussianClassifier, milder, tempering
 from protograph.nn.operators import mapped_weights
 from protograph.nn.whitening import DIRECTIONS, Whitening, WithinSpread
 from protograph.relations import ClassHint, KeptRelation
 
-MOST_IN_DOUBLE = 4096  # classes; with more, products are in float32
-NUMBERS_AT_ONCE = 2**24  # logits that are computed together
+MOST_REWHITENED = 4096  # classes that are all whitened anew at each change; with more, only after enough new examples
+LEAST_GROWTH = 0.1  # of the degrees of freedom, which are enough
 MOST_ITSELF = 0.9  # share that an example explains of itself
 MEASURED_SHARE = 1 / 3  # of added classes, on the mean of the episodes that sharpness is measured on
 LARGEST_SHARE = 1 / 2  # of added classes, in any of these episodes
@@ -109,7 +114,8 @@ class GaussianSettings:
         alone = math.log(self.sharpness[FITTED])
         if not added:
             return math.exp(alone + self.growth * math.log(gain))
-        mixed = sum(math.log(between(self.sharpness, count)) for count in added) / len(added)
+        numbers = Counter(added).items()
+        mixed = sum(times * math.log(between(self.sharpness, count)) for count, times in numbers) / len(added)
         share = min(LARGEST_SHARE, len(added) / (seen + len(added))) / MEASURED_SHARE
         return math.exp((1 - share) * alone + share * mixed + self.growth * math.log(gain))
 
@@ -148,6 +154,11 @@ class ClassStatistics:
     counts: tuple[int, ...]
     centre: Tensor
     spread: WithinSpread
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """The counts as a tensor [S]."""
+        return torch.tensor(self.counts, dtype=torch.float64)
 
     def with_images(self, index: int, aligned: Tensor) -> "ClassStatistics":
         """Return the statistics with one class anew, from aligned features [n, D]; what it taught of the spread stays."""
@@ -193,14 +204,32 @@ class GaussianSpace:
         directions: int = DIRECTIONS,
     ) -> None:
         self.settings, self.fitted, self.directions = settings, fitted, directions
-        self.names, self.relations = list(names), dict(relations)
+        self.names, self.relations = names if isinstance(names, Names) else Names(names), dict(relations)
         self.support, self.further, self.related = list(support), dict(further or {}), list(related)
         self.classifier = settings.classifier()
-        self._linear: tuple[Tensor, Tensor] | None = None
+        self._rows: Rows
+        self._index: ClassIndex | None
+        self._weights: Rows | None  # what prototypes are in the logits [V, D + 1], with their biases
         if state is None:
             self._update()
         else:
             self.whitening, self.scale, self.prototypes = state
+
+    def copied(self) -> "GaussianSpace":
+        """Return a space that can be changed while this one stays as it is. Tensors are shared: no change writes into one."""
+        space = copy.copy(self)
+        space.relations, space.further = dict(self.relations), dict(self.further)
+        space.support, space.related = list(self.support), list(self.related)
+        return space
+
+    @property
+    def prototypes(self) -> Tensor:
+        """The prototypes [V, D] of all classes."""
+        return self._rows.tensor()
+
+    @prototypes.setter
+    def prototypes(self, prototypes: Tensor) -> None:
+        self._rows, self._weights, self._index = Rows.of(prototypes), None, None
 
     @property
     def seen(self) -> int:
@@ -216,6 +245,10 @@ class GaussianSpace:
         """Return the index of a class."""
         return class_index(self.names, name)
 
+    def prototype(self, row: int) -> Tensor:
+        """Return the prototype [D] of a class, by its index."""
+        return self._rows[row]
+
     def examples(self, row: int) -> int:
         """Return the number of examples of a class, by its index."""
         if row >= self.seen:
@@ -230,7 +263,7 @@ class GaussianSpace:
         self, examples: Mapping[str, Tensor], hints: Mapping[str, Mapping[str, ClassHint]], only_new: bool = False
     ) -> None:
         """Add classes from features [K, D] by name, with one update for all; after an error none is added."""
-        relations, names, related = dict(self.relations), list(self.names), list(self.related)
+        relations, names, related = dict(self.relations), self.names, list(self.related)
         for name, features in examples.items():
             check_new_name(names, name)
             known = False
@@ -238,13 +271,13 @@ class GaussianSpace:
                 relations[label], answered = relation.added(name, names, hints.get(name, {}).get(label))
                 known |= answered
             check_known(name, len(features), known)
-            names.append(name)
+            names = names.extended([name])
             related.append(known)
+        first = len(self.names)
         self.relations, self.names, self.related = relations, names, related
         self.support += [self.whitening.aligned(features).float() for features in examples.values()]
-        if only_new:
-            rows = range(len(names) - len(examples), len(names))
-            self._change(torch.cat([self.prototypes, self._prototypes(rows, self.prototypes)]))
+        if only_new or self._keeps_whitening():
+            self._take_new(self._prototypes(range(first, len(names)), self._rows))
         else:
             self._update()
 
@@ -256,7 +289,7 @@ class GaussianSpace:
             self.support[row - self.seen] = torch.cat([self.support[row - self.seen], aligned])
         else:
             self.further[name] = torch.cat([self.further.get(name, aligned[:0]), aligned])
-        if only_new:
+        if only_new or self._keeps_whitening():
             self._change_one(row)
         else:
             self._update()
@@ -280,7 +313,7 @@ class GaussianSpace:
             self.support[row - self.seen] = self.support[row - self.seen][stay]
         else:
             self._remove_fitted(row, stay, images)
-        if only_new:
+        if only_new or self._keeps_whitening():
             self._change_one(row)
         else:
             self._update()
@@ -314,7 +347,7 @@ class GaussianSpace:
             check_known(name, self.examples(row), known)
             self.related[row - self.seen] = known
         self.relations = relations
-        if only_new:
+        if only_new or self._keeps_whitening():
             self._change_one(row)
         else:
             self._update()
@@ -322,7 +355,7 @@ class GaussianSpace:
     def relate_by_hand(self) -> None:
         """Begin a relation in which people say how classes relate; there is no other one."""
         relation = KeptRelation.by_hand(self.names)
-        self.relations = {relation.label: relation}
+        self.relations, self._weights, self._index = {relation.label: relation}, None, None
         self.settings = replace(self.settings, relations=RelationUse((relation.label,)))
 
     def remove(self, name: str, only_new: bool = False) -> None:
@@ -333,10 +366,12 @@ class GaussianSpace:
         else:
             self.fitted = self.fitted.without(index)
             self.further.pop(name, None)
-        del self.names[index]
+        self.names = self.names.without(index)
         self.relations = {label: relation.removed(index) for label, relation in self.relations.items()}
-        if only_new:
-            self._change(torch.cat([self.prototypes[:index], self.prototypes[index + 1 :]]))
+        if only_new or self._keeps_whitening():
+            self._rows = self._rows.without(index)
+            self._weights = self._weights.without(index) if self._weights is not None and self.seen else None
+            self._index = None if self._index is None or self._weights is None else self._index.without(index)
         else:
             self._update()
 
@@ -344,9 +379,23 @@ class GaussianSpace:
         """Rename a class. Nothing else changes."""
         index = self.index(old)
         check_new_name(self.names, new)
-        self.names[index] = new
+        self.names = self.names.renamed(index, new)
         if old in self.further:
             self.further[new] = self.further.pop(old)
+
+    def _keeps_whitening(self) -> bool:
+        """Return whether the whitening stays as it is after a change: of many classes, until the examples are a tenth more.
+
+        Otherwise each change would compute all prototypes. A change then reaches the prototype of its class alone.
+        """
+        before = self.whitening.freedom
+        return len(self.names) > MOST_REWHITENED and abs(self.freedom - before) < LEAST_GROWTH * max(1, before)
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom of the spread of all examples."""
+        added = sum(len(examples) - 1 for examples in self.support if len(examples))
+        return self.fitted.spread.freedom + added + sum(map(len, self.further.values()))
 
     @torch.no_grad()
     def _update(self) -> None:
@@ -354,25 +403,36 @@ class GaussianSpace:
         spread = self.spread()
         self.whitening = Whitening.of(self.settings.power, self.fitted.centre, spread, self.settings.strength)
         self.scale = self._mean_length(spread)
-        fitted = self._prototypes(range(self.seen))
-        self._change(torch.cat([fitted, self._prototypes(range(self.seen, len(self.names)), fitted)]))
+        counts = self.counts()
+        shares = counts / (counts + self.settings.kappa)
+        parts = [shares[rows.start : rows.stop, None] * self.whitened_means(rows) for rows in _portions(0, self.seen)]
+        fitted = Rows([*(part.float() for part in parts), self.fitted.means[:0]])
+        added = [self._prototypes(rows, fitted) for rows in _portions(self.seen, len(self.names))]
+        self._rows = Rows([*fitted.blocks, *added])
+        self._weights = self._index = None
+
+    def _take_new(self, prototypes: Tensor) -> None:
+        """Take the prototypes [N, D] of the last classes, which are new."""
+        self._rows = self._rows.extended(prototypes)
+        if self._weights is not None:
+            new = range(len(self.names) - len(prototypes), len(self.names))
+            self._weights = self._weights.extended(self._weights_of(new, prototypes))
+            self._index = None if self._index is None else self._index.extended(new)
 
     def _change_one(self, row: int) -> None:
         """Compute the prototype of one class alone."""
-        prototypes = self.prototypes.clone()
-        prototypes[row] = self._prototypes([row], self.prototypes)[0]
-        self._change(prototypes)
-
-    def _change(self, prototypes: Tensor) -> None:
-        self.prototypes, self._linear = prototypes, None
+        prototype = self._prototypes([row], self._rows)
+        self._rows = self._rows.replaced([row], prototype)
+        if self._weights is not None:
+            self._weights = self._weights.replaced([row], self._weights_of([row], prototype))
+            self._index = None if self._index is None else self._index.extended([row])
 
     def spread(self) -> WithinSpread:
         """Return the spread of all examples around the means of their classes."""
         residuals = [examples - examples.mean(0) for examples in self.support if len(examples) > 1]
         freedom = sum(len(examples) - 1 for examples in self.support if len(examples))
         for name, examples in self.further.items():
-            index = self.names.index(name)
-            before = self.fitted.counts[index]
+            before = self.fitted.counts[index := self.names.index(name)]
             share = before * len(examples) / (before + len(examples))
             step = share**0.5 * (examples.mean(0) - self.fitted.means[index])
             residuals += [examples - examples.mean(0), step[None]]
@@ -387,43 +447,63 @@ class GaussianSpace:
         Whitened residuals of the examples themselves are shorter than those of other images, by the share
         :math:`\bar h = \operatorname{tr}(S (S + \lambda \bar s I)^{-1}) / n` that each example explains of itself.
         """
-        rows = range(len(self.names))
-        if not rows:
+        if not self.names:
             return 1.0
-        whitened = self.whitening.whiten(torch.stack([self._mean(row) for row in rows]).double())
-        counts = torch.tensor([self.examples(row) for row in rows], dtype=torch.float64)
+        counts, between = self.counts(), 0.0
+        for rows in _portions(0, len(self.names)):
+            whitened = self.whitening.whiten(self._means(rows).double())
+            between += (whitened.square().sum(1) @ counts[rows.start : rows.stop]).item()
         total = max(1.0, counts.sum().item())
-        between = (whitened.square().sum(1) * counts).sum().item()
         within = self.whitening.whiten(spread.rows.double()).square().sum().item() + self.whitening.base**2 * spread.rest
         itself = min(MOST_ITSELF, spread.explained(self.settings.strength) / total)
         return ((between + within / (1 - itself)) / total) ** 0.5 or 1.0
 
-    def _mean(self, row: int) -> Tensor:
-        """Return the mean [D] of a class's aligned examples; without any, zero."""
-        if row >= self.seen:
-            examples = self.support[row - self.seen]
-            return examples.mean(0) if len(examples) else self.fitted.centre.new_zeros(self.fitted.centre.shape)
-        mean, further = self.fitted.means[row], self.further.get(self.names[row])
-        if further is None:
-            return mean
-        before = self.fitted.counts[row]
-        return (before * mean + further.sum(0)) / (before + len(further))
+    def _means(self, rows: Sequence[int]) -> Tensor:
+        """Return the means [R, D] of the aligned examples of classes; without any, zero."""
+        means = self.fitted.means.new_zeros(len(rows), len(self.fitted.centre))
+        index = torch.arange(rows.start, rows.stop) if isinstance(rows, range) else torch.tensor(rows, dtype=torch.long)
+        fitted = index < self.seen
+        means[fitted] = self.fitted.means[index[fitted]]
+        for place in (~fitted).nonzero()[:, 0].tolist():
+            examples = self.support[rows[place] - self.seen]
+            if len(examples):
+                means[place] = examples.mean(0)
+        places = {row: place for place, row in enumerate(rows)} if self.further else {}
+        for name, further in self.further.items():
+            if (place := places.get(self.names.index(name), -1)) >= 0:
+                before = self.fitted.counts[rows[place]]
+                means[place] = (before * means[place] + further.sum(0)) / (before + len(further))
+        return means
 
     def whitened_means(self, rows: Sequence[int]) -> Tensor:
         """Return the whitened means [R, D] of the examples of classes."""
-        means = torch.stack([self._mean(row) for row in rows]) if len(rows) else self.fitted.means[:0]
-        return self.whitening.whiten(means.double()) / self.scale
+        return self.whitening.whiten(self._means(rows).double()) / self.scale
 
-    def _prototypes(self, rows: Sequence[int], fitted: Tensor | None = None) -> Tensor:
-        """Return the prototypes [R, D] of classes; added ones need those of the fitted classes."""
+    def _prototypes(self, rows: Sequence[int], fitted: Rows | None = None) -> Tensor:
+        """Return the prototypes [R, D] of classes; added ones need those of the fitted classes, which come first."""
         own = self.whitened_means(rows)
         shares = torch.tensor([self.own_share(row) for row in rows], dtype=torch.float64)[:, None]
         prototypes = shares * own
         added = [index for index, row in enumerate(rows) if row >= self.seen and shares[index] < 1 and self.predicted(row)]
         if added and fitted is not None:
             weights = self.relation_weights([rows[index] for index in added])
-            prototypes[added] += (1 - shares[added]) * (weights @ fitted[: self.seen].double())
+            prototypes[added] += (1 - shares[added]) * (weights @ fitted.tensor()[: self.seen].double())
         return prototypes.float()
+
+    def counts(self) -> Tensor:
+        """Return the numbers of examples of classes [V]."""
+        counts = torch.cat([self.fitted.numbers, torch.tensor([len(part) for part in self.support], dtype=torch.float64)])
+        for name, examples in self.further.items():
+            counts[self.names.index(name)] += len(examples)
+        return counts
+
+    def precisions(self) -> Tensor:
+        """Return the precisions of classes [V]."""
+        kappas = torch.full((len(self.names),), self.settings.kappa, dtype=torch.float64)
+        if self.settings.relations.labels and self.seen:
+            predicted = torch.tensor([self.predicted(row) for row in range(self.seen, len(self.names))], dtype=torch.bool)
+            kappas[self.seen :][predicted] = self.settings.relations.kappa
+        return self.counts() + kappas
 
     def predicted(self, row: int) -> bool:
         """Return whether relations enter the prototype of a class."""
@@ -452,8 +532,10 @@ class GaussianSpace:
 
     def offsets(self) -> Tensor:
         """Return what is added to the logits of classes [V]."""
-        rows = range(len(self.names))
-        return torch.tensor([self.offset(row, self.examples(row)) for row in rows], dtype=torch.float64)
+        rows = range(self.seen, len(self.names))
+        offsets = torch.zeros(len(self.names), dtype=torch.float64)
+        offsets[self.seen :] = torch.tensor([self.offset(row, self.examples(row)) for row in rows], dtype=torch.float64)
+        return offsets
 
     def factor(self, row: int) -> float:
         """Return by how much the product of a class's prototype and u counts in its logit, halved."""
@@ -484,14 +566,28 @@ class GaussianSpace:
 
     def linear(self) -> tuple[Tensor, Tensor]:
         """Return weights [V, D] and biases [V], from which the logits of u follow as A u + b."""
-        if self._linear is None:
-            rows = range(len(self.names))
-            precisions = torch.tensor([self.precision(row) for row in rows], dtype=torch.float64)
-            weights, biases = self.classifier.linear(self.prototypes.double(), precisions, self.offsets())
-            weights, biases = self.sharpness * weights, self.sharpness * biases
-            exact = len(self.names) <= MOST_IN_DOUBLE
-            self._linear = (weights, biases) if exact else (weights.float(), biases.float())
-        return self._linear
+        weights = self.sharpness * self._logit_weights().tensor()
+        return weights[:, :-1], weights[:, -1]
+
+    def _logit_weights(self) -> Rows:
+        """Return weights and biases [V, D + 1] of logits, before these get their sharpness."""
+        kind = torch.float64 if len(self.names) <= MOST_IN_DOUBLE else torch.float32
+        if self._weights is None or self._weights.blocks[0].dtype != kind:
+            precisions, offsets = self.precisions(), self.offsets()
+            parts = [self._rows.blocks[0].new_zeros(0, len(self.fitted.centre) + 1, dtype=kind)]
+            for start, block in self._rows:
+                ends = slice(start, start + len(block))
+                weights, biases = self.classifier.linear(block.double(), precisions[ends], offsets[ends])
+                parts.append(torch.cat([weights, biases[:, None]], 1).to(kind))
+            self._weights = Rows(parts)
+        return self._weights
+
+    def _weights_of(self, rows: Sequence[int], prototypes: Tensor) -> Tensor:
+        """Return weights and biases [R, D + 1] of the prototypes [R, D] of some classes."""
+        precisions = torch.tensor([self.precision(row) for row in rows], dtype=torch.float64)
+        offsets = torch.tensor([self.offset(row, self.examples(row)) for row in rows], dtype=torch.float64)
+        weights, biases = self.classifier.linear(prototypes.double(), precisions, offsets)
+        return torch.cat([weights, biases[:, None]], 1)
 
     @property
     def sharpness(self) -> float:
@@ -505,8 +601,9 @@ class GaussianSpace:
 
     def limits(self) -> Tensor:
         """Return what is added to a class's logit for its likeness [V]: limits differ by the number of examples."""
-        added = [self.limit(len(examples)) for examples in self.support]
-        return torch.tensor([0.0] * self.seen + added, dtype=torch.float64)
+        limits = torch.zeros(len(self.names), dtype=torch.float64)
+        limits[self.seen :] = torch.tensor([self.limit(len(examples)) for examples in self.support], dtype=torch.float64)
+        return limits
 
     def limit(self, count: int) -> float:
         """Return what is added to the logit of a class added from so many examples, for its likeness."""
@@ -514,8 +611,8 @@ class GaussianSpace:
 
     def scores(self, features: Tensor) -> Tensor:
         """Return the logits [n, V] of features [n, D] with equal priors, before they are tempered."""
-        weights, biases = self.linear()
-        return torch.addmm(biases, self.whitening.embed(features).to(weights), weights.T)
+        queries = self._queries(features)
+        return torch.cat([queries @ rows.T for _, rows in self._logit_weights()], 1)
 
     def logits(self, features: Tensor, offsets: Tensor | float = 0.0) -> Tensor:
         """Return the logits [n, V] of features [n, D], with offsets [V] such as logarithms of priors."""
@@ -527,23 +624,80 @@ class GaussianSpace:
 
     def answers(self, features: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the index [n] of the best class of features [n, D] and the likeness [n], without keeping all logits."""
-        portion = max(1, NUMBERS_AT_ONCE // len(self.names))
-        sharpness = self.sharpness
-        limits = sharpness * self.limits()
-        limited = bool(limits.any())
-        best, likeness = [], []
-        for part in torch.split(features, portion):
-            scores = self.scores(part)
-            top = (scores if offsets is None else scores + offsets.to(scores)).max(1)
-            best.append(top.indices)
-            if limited:
-                top = scores.add_(limits.to(scores)).max(1)
-            elif offsets is not None:
-                top = scores.max(1)
-            likeness.append(top.values.double() / sharpness)
-        if not best:
-            return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.float64)
-        return torch.cat(best), torch.cat(likeness)
+        best = self.best(features, offsets, like=True)
+        assert best.likeness is not None
+        return best.classes[:, 0], best.likeness
+
+    def best(
+        self, features: Tensor, offsets: Tensor | None, count: int = 1, probable: bool = False, like: bool = False
+    ) -> Best:
+        """Return the best classes of features [n, D] with their logits, without keeping all logits.
+
+        Args:
+            features: The features.
+            offsets: What prior and bias add to the logits [V].
+            count: The number of classes.
+            probable: Whether the sum over all classes is asked for, which probabilities need.
+            like: Whether the likeness is asked for.
+
+        """
+        linear, queries = self._logits_by_block(offsets), self._queries(features)
+        total = probable and not self.settings.tempering
+        best = find_best(linear, queries, count, total, self._likeness(offsets) if like else None)
+        if best.likeness is not None:
+            best = replace(best, likeness=best.likeness.double() / self.sharpness)
+        if total or not probable:
+            return best
+        sums = torch.stack([block.double().sum(0) for _, block in self._logit_weights()]).sum(0)  # those of logits follow
+        means = queries.double() @ sums / len(self.names) + (0.0 if offsets is None else offsets.mean())
+        settings = self.settings
+        factors = milder(best.logits[:, :1].double() - means[:, None], settings.usual_range, settings.tempering).to(queries)
+        if linear.offset is None:
+            again = find_best(linear, factors * queries, total=True)
+        else:
+            again = find_best(linear.joined(), torch.cat([factors * queries, factors], 1), total=True)
+        return replace(best, logits=factors * best.logits, total=again.total)
+
+    def best_indexed(self, features: Tensor, offsets: Tensor | None, count: int = 1) -> Best:
+        """Return the best classes of features [n, D], and their likeness, among those that an index names.
+
+        The index is made when it is first used. The arguments are those of `best`.
+        """
+        linear, queries = self._logits_by_block(offsets), self._queries(features)
+        if self._index is None:
+            middle = torch.zeros_like(queries[:1])  # what all biases share tells no class from another
+            middle[0, -1] = torch.cat([block[:, -1] for _, block in linear.weights]).mean()
+            self._index = ClassIndex.of(linear.weights.mapped(lambda block: block - middle.to(block)))
+        best = self._index.best(linear, queries, max(count, CANDIDATES))
+        named, change = best.classes.clamp(min=0), self.sharpness * self.limits()
+        change = change if offsets is None else change - offsets
+        likeness = (best.logits.double() + change[named]).amax(1) / self.sharpness
+        return replace(best, classes=named[:, :count], logits=best.logits[:, :count], likeness=likeness)
+
+    def _queries(self, features: Tensor) -> Tensor:
+        """Return the queries [n, D + 1] of logits, with their sharpness."""
+        embedded = self.whitening.embed(features)
+        queries = torch.cat([embedded, torch.ones_like(embedded[:, :1])], 1)
+        return (self.sharpness * queries).to(self._logit_weights().blocks[0])
+
+    def _logits_by_block(self, offsets: Tensor | None) -> Linear:
+        moved = offsets is not None and bool(offsets.any())
+        weights = self._logit_weights()
+        return Linear(weights, offsets.to(weights.blocks[0]) if offsets is not None and moved else None)
+
+    def _likeness(self, offsets: Tensor | None) -> Likeness:
+        """Return what makes likeness of logits: without priors, with limits."""
+        change = self.sharpness * self.limits()
+        if offsets is not None:
+            change = change - offsets
+        same = not bool(change.any())
+        return lambda logits, start, _: logits if same else logits + change[start : start + logits.shape[1]].to(logits)
+
+
+def _portions(start: int, stop: int) -> Iterator[range]:
+    """Yield portions of a range of classes that are computed together."""
+    for first in range(start, stop, ROWS_AT_ONCE):
+        yield range(first, min(stop, first + ROWS_AT_ONCE))
 
 
 def centred_length(vectors: Tensor) -> float:

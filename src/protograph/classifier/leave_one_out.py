@@ -83,14 +83,8 @@ def in_all_directions(space: GaussianSpace, examples: Mapping[int, Tensor]) -> G
 
 def _joint_without(space: JointSpace, row: int, index: int, only_new: bool) -> JointSpace:
     """Return a trained variant's space without one example of an added class."""
-    support = list(space.support)
-    examples = support[row - space.seen]
-    support[row - space.seen] = torch.cat([examples[:index], examples[index + 1 :]])
-    without = JointSpace(space.model, space.variant, space.names, space.relations, support)
-    if only_new:
-        prototypes = space.prototypes.clone()
-        prototypes[row] = without.prototypes[row]
-        without.prototypes = prototypes
+    without = space.copied()
+    without.remove_examples(space.names[row], [index], None, only_new)
     return without
 
 

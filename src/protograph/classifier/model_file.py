@@ -7,6 +7,7 @@ digest                         checksum of that JSON and of all tensors
 prototypes                     [V, D], updated
 support                        [n, D] examples of all added classes, one after another
 model.*                        of a variant: learned prototypes, operators, graph block, temperature
+neighbours.*                   of a variant with many classes: the nearest ones of each, by operator, and their scores
 gaussian.*                     of the Gaussian model: class means, the spread within classes, the whitening
 kept                           [n, D] features of all images, if they are kept
 thumbnails                     bytes of the thumbnails of examples, one after another, if they are kept
@@ -293,7 +294,9 @@ def _model_values(space: JointSpace | GaussianSpace) -> dict[str, Any]:
 def _model_tensors(space: JointSpace | GaussianSpace) -> dict[str, Tensor]:
     """Return the tensors that only one kind of joint space has."""
     if isinstance(space, JointSpace):
-        return {f"model.{name}": value for name, value in space.model.state_dict().items()}
+        kept = space.neighbours()
+        tensors = {f"model.{name}": value for name, value in space.model.state_dict().items()}
+        return tensors | {f"neighbours.{name}": value for name, value in kept.items()}
     further = {f"further.{index}": examples for index, examples in enumerate(space.further.values())}
     return further | {
         "gaussian.means": space.fitted.means,
@@ -405,7 +408,7 @@ def pack(contents: Contents) -> Packed:
     described = [relation.describe() for relation in space.relations.values()]
     values = {
         **contents.values,
-        "names": space.names,
+        "names": list(space.names),
         "examples": [len(examples) for examples in space.support],
         "features": space.prototypes.shape[1],
         **_model_values(space),
@@ -612,7 +615,9 @@ def _variant_space(
     check_size(model, with_prefix(tensors, "model."))
     centred = {f"backbone.{name}": value for name, value in model.backbone.state_dict().items()}  # the first files had none
     model.load_state_dict(centred | with_prefix(tensors, "model."))
-    return JointSpace(model, variant, names, relations, torch.split(tensors["support"], counts), tensors["prototypes"])
+    support = torch.split(tensors["support"], counts)
+    neighbours = with_prefix(tensors, "neighbours.") or None
+    return JointSpace(model, variant, names, relations, support, tensors["prototypes"], kept_neighbours=neighbours)
 
 
 def variant_from(values: Mapping[str, Any]) -> Variant:

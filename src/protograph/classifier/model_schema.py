@@ -475,9 +475,29 @@ def _expected_tensors(model: TrainedValues | GaussianValues, tensors: Mapping[st
         free: tuple[str, ...] = ("encoder.",)
     else:
         expected["model.prototypes"] = FLOATS, (seen, features)
+        expected |= _check_neighbours(len(model.names), with_prefix(tensors, "neighbours."))
         free = ("encoder.", "model.")  # compared with what is built, by `check_size` and where an encoder is opened
     free += tuple(f"relation.{index}." for index in range(len(model.relations)))
     return expected | {name: (None, None) for name in tensors if name.startswith(free) and name not in expected}
+
+
+def _check_neighbours(classes: int, tensors: Mapping[str, Tensor]) -> dict[str, Rule]:
+    """Return the types and shapes of kept neighbours of so many classes, each of which is one of them."""
+    expected: dict[str, Rule] = {}
+    for name, tensor in tensors.items():
+        position, _, kind = name.partition(".")
+        if name == "stale":
+            expected["neighbours.stale"] = (torch.int64,), (None,)
+        elif position.isdecimal() and kind in ("indices", "scores") and tensor.ndim == 2:
+            width = tensors[f"{position}.indices"].shape[-1]
+            expected[f"neighbours.{name}"] = (torch.int32,) if kind == "indices" else FLOATS, (classes, width)
+            if kind == "indices" and f"{position}.scores" not in tensors:
+                raise ValueError(f"the neighbours of operator {position} have no scores")
+        else:
+            continue
+        if kind != "scores" and tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < classes:
+            raise ValueError(f"the tensor 'neighbours.{name}' names a class that there is not")
+    return expected
 
 
 def _check_thumbnails(model: TrainedValues | GaussianValues, tensors: Mapping[str, Tensor]) -> None:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from protograph._internal.errors import InputError
 
 MOST_LISTED = 10
+MOST_COMPARED = 20_000  # with a name that is unknown, which takes a second
 LEAST_ALIKE = 0.7  # of a name that is suggested
 
 
@@ -15,7 +16,7 @@ def class_index(names: Sequence[str], name: str) -> int:
         return names.index(name)
     if not names:
         raise InputError(f"there is no class '{name}', nor any other yet: add one")
-    lowered = {known.lower(): known for known in names}
+    lowered = {known.lower(): known for known in names[:MOST_COMPARED]}
     nearest = get_close_matches(name.lower(), list(lowered), 1, LEAST_ALIKE)
     hint = f"did you mean '{lowered[nearest[0]]}'?" if nearest else f"the classes are {_listed(names)}"
     raise InputError(f"there is no class '{name}': {hint}")

@@ -34,9 +34,11 @@ def prior_offsets(prior: Any, labels: Sequence[Any], seen: int) -> Tensor:
     check_prior(prior)
     offsets = torch.zeros(len(labels), dtype=torch.float64)
     if isinstance(prior, Mapping):
-        if stranger := next((label for label in prior if label not in set(labels)), None):
-            raise unknown_name("class in the prior", str(stranger), [str(label) for label in labels])
-        return torch.tensor([float(prior.get(label, 1)) for label in labels], dtype=torch.float64).log()
+        for label, value in prior.items():
+            if label not in labels:
+                raise unknown_name("class in the prior", str(label), [str(other) for other in labels])
+            offsets[labels.index(label)] = math.log(value)
+        return offsets
     added = len(labels) - seen
     if prior == "half" and seen and added:
         offsets[:seen] -= math.log(seen)

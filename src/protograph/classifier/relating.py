@@ -86,7 +86,7 @@ def suggest_relations(state: State, name: str, top: int) -> list[Suggestion]:
 
     """
     space = state.space
-    own = space.names.index(name) if name in space.names else None
+    own = space.names.find(name)
     for row, source in _answers(space, name, own):
         if own is not None:
             row[own] = torch.nan

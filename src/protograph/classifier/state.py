@@ -1,14 +1,15 @@
 """All of a classifier that changes with its classes, as one value: a change makes a new one, which then takes its place."""
 
-import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from protograph._internal.rows import Names
 from protograph.classifier.gaussian_space import GaussianSpace
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import Array, as_labels, common_dtype
@@ -21,9 +22,8 @@ class State:
 
     Attributes:
         space: The joint space of all classes.
-        labels: The label of each class, in the order of the space.
-        in_space: The same labels as an array.
-        order: For each label in sorted order, its index in the space.
+        labels: The label of each class, in the order of the space. Texts are the names of the space.
+        dtype: A type of arrays in which all of them fit.
         kept: The features of all images by class name, if they are kept.
         thumbnails: The thumbnails of examples by class name, in their order, of the classes that have some.
         threshold: The calibrated threshold on likeness, or None.
@@ -32,9 +32,8 @@ class State:
     """
 
     space: JointSpace | GaussianSpace
-    labels: list[Any]
-    in_space: Array
-    order: Array
+    labels: Names
+    dtype: str
     kept: Mapping[str, Tensor]
     threshold: float | None = None
     bias: float = 0.0
@@ -52,35 +51,60 @@ class State:
         thumbnails: Mapping[str, Thumbnails] | None = None,
     ) -> "State":
         """Return the state of classes whose labels are given in the order of the space."""
-        in_space = as_labels([label.item() if isinstance(label, np.generic) else label for label in labels], dtype)
-        order = np.argsort(in_space, kind="stable")
+        given = as_labels([label.item() if isinstance(label, np.generic) else label for label in labels], dtype)
         shown = {name: part for name, part in (thumbnails or {}).items() if any(part)}
-        return cls(space, in_space.tolist(), in_space, order, dict(kept), threshold, bias, shown)
+        same = space.names if given.dtype.kind == "U" else Names(given.tolist())
+        return cls(space, same, given.dtype.str, dict(kept), threshold, bias, shown)
+
+    @cached_property
+    def in_space(self) -> Array:
+        """The labels in the order of the space, as an array."""
+        return as_labels(list(self.labels), self.dtype)
+
+    @cached_property
+    def order(self) -> Array:
+        """For each label in sorted order, its index in the space."""
+        return np.argsort(self.in_space, kind="stable")
 
     @property
     def classes(self) -> Array:
         """The labels of all classes, sorted."""
         return self.in_space[self.order]
 
-    def copy_space(self) -> JointSpace | GaussianSpace:
-        """Return a space that can be changed while this one stays as it is. Tensors are shared: no change writes into one."""
-        space = copy.copy(self.space)
-        vars(space).update({name: copy.copy(value) for name, value in vars(space).items() if isinstance(value, list | dict)})
-        if isinstance(space, JointSpace):
-            tensors = [*space.model.parameters(), *space.model.buffers()]
-            space.model = copy.deepcopy(space.model, {id(tensor): tensor for tensor in tensors})
-        return space
+    @property
+    def sample(self) -> Array:
+        """The first label, if there is one, as an array of the labels' type."""
+        return as_labels(self.labels[:1], self.dtype)
+
+    def labels_of(self, rows: Sequence[int]) -> Array:
+        """Return the labels [n] of classes by their index in the space."""
+        return np.array([self.labels[row] for row in rows], self.dtype)
 
     def changed(
         self,
         space: JointSpace | GaussianSpace,
-        labels: Sequence[Any],
         kept: Mapping[str, Tensor],
         thumbnails: Mapping[str, Thumbnails],
+        relabel: Callable[[Names], Names] = lambda labels: labels,
+        new: Sequence[Any] = (),
     ) -> "State":
-        """Return the state after a change of the classes."""
-        dtype = self.in_space.dtype.str if self.labels or not labels else common_dtype(list(labels))
-        return State.of(space, labels, dtype, kept, self.threshold, self.bias, thumbnails)
+        """Return the state after a change of the classes.
+
+        Args:
+            space: The space after the change.
+            kept: The features of all images that are kept.
+            thumbnails: The thumbnails of examples.
+            relabel: What the change makes of the labels.
+            new: The labels that it brings.
+
+        """
+        dtype = self.dtype
+        if new:
+            dtype = as_labels(list(new), dtype if self.labels else common_dtype(list(new))).dtype.str
+            dtype = np.promote_types(dtype, self.dtype).str if self.labels else dtype
+        labels = space.names if np.dtype(dtype).kind == "U" else relabel(self.labels)
+        shown = {name: part for name, part in thumbnails.items() if any(part)} if thumbnails else {}
+        return State(space, labels, dtype, kept, self.threshold, self.bias, shown)
 
     def replaced(self, **parts: Any) -> "State":
         """Return the state with other parts."""

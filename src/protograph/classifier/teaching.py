@@ -1,7 +1,6 @@
 """What changes a classifier: classes and examples that come and go."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Self
 
 import torch
@@ -17,6 +16,7 @@ from protograph.classifier.gaussian_fitting import enough_to_calibrate, fit_spac
 from protograph.classifier.gaussian_space import FITTED, GaussianSpace
 from protograph.classifier.joint_space import JointSpace
 from protograph.classifier.labels import as_label
+from protograph.classifier.members import Members
 from protograph.classifier.state import State
 from protograph.classifier.thumbnails import Examples, Thumbnails
 from protograph.relations import ClassHint, parse_hints
@@ -58,18 +58,19 @@ class Teaching(Answering):
         """
         check_is_fitted(self)
         relations = relations or {}
-        labels = {name: as_label(name, self.classes_) for name in examples}
+        labels = {name: as_label(name, self._state.sample) for name in examples}
         self._check_names([str(label) for label in labels.values()])
         given = {str(labels[name]): self._examples(part) for name, part in examples.items()}
         features = {name: part.features for name, part in given.items()}
         with self._changes.held:
             state = self._state
             hints = {str(labels[name]): self._hints(relations.get(name), state.space) for name in examples}
-            space = state.copy_space()
+            space = state.space.copied()
             space.add_all(features, hints, self._only_new())
             kept = self._with_features(state.kept, features)
             thumbnails = with_thumbnails(state, given)
-            settled = self._settled(state.changed(space, [*state.labels, *labels.values()], kept, thumbnails))
+            new = list(labels.values())
+            settled = self._settled(state.changed(space, kept, thumbnails, lambda known: known.extended(new), new))
             self._change_to(settled, added({name: len(part) for name, part in features.items()}))
         return self
 
@@ -85,7 +86,7 @@ class Teaching(Answering):
 
         """
         check_is_fitted(self)
-        label = str(as_label(name, self.classes_))
+        label = str(as_label(name, self._state.sample))
         self.space_.index(label)
         given = self._examples(examples)
         features = given.features
@@ -93,11 +94,11 @@ class Teaching(Answering):
             raise InputError(f"no examples are given for class '{name}': give at least one")
         with self._changes.held:
             state = self._state
-            space = state.copy_space()
+            space = state.space.copied()
             space.add_examples(label, features, self._only_new())
             kept = self._with_features(state.kept, {label: features})
             thumbnails = with_thumbnails(state, {label: given})
-            settled = self._settled(state.changed(space, state.labels, kept, thumbnails))
+            settled = self._settled(state.changed(space, kept, thumbnails))
             self._change_to(settled, f"added {counted(len(features), 'example')} to '{label}'")
         return self
 
@@ -115,10 +116,10 @@ class Teaching(Answering):
 
         """
         check_is_fitted(self)
-        label = str(as_label(name, self.classes_))
+        label = str(as_label(name, self._state.sample))
         with self._changes.held:
             state = self._state
-            row, space = state.space.index(label), state.copy_space()
+            row, space = state.space.index(label), state.space.copied()
             count = space.examples(row)
             rows = check_indices(indices, count, label)
             images = state.kept.get(label)
@@ -131,7 +132,7 @@ class Teaching(Answering):
             thumbnails = dict(state.thumbnails)
             if shown := thumbnails.get(label):
                 thumbnails[label] = tuple(shown[index] for index in stay)
-            settled = self._settled(state.changed(space, state.labels, kept, thumbnails))
+            settled = self._settled(state.changed(space, kept, thumbnails))
             self._change_to(settled, f"removed {counted(len(rows), 'example')} of '{label}'")
         return self
 
@@ -151,48 +152,47 @@ class Teaching(Answering):
 
         """
         check_is_fitted(self)
-        label = str(as_label(name, self.classes_))
+        label = str(as_label(name, self._state.sample))
         with self._changes.held:
             state = self._state
-            space = state.copy_space()
+            space = state.space.copied()
             space.index(label)
             if isinstance(relations, Mapping) and not space.relations and isinstance(space, GaussianSpace):
                 space.relate_by_hand()
             told = {} if relations is None and not space.relations else relations
             hints = self._hints(told, space) if told is not None else dict.fromkeys(space.relations, ClassHint())
             space.relate(label, hints, self._only_new())
-            settled = self._settled(state.changed(space, state.labels, state.kept, state.thumbnails))
+            settled = self._settled(state.changed(space, state.kept, state.thumbnails))
             self._change_to(settled, f"told how '{label}' relates")
         return self
 
     def remove_class(self, name: Any) -> Self:
         """Remove a class, fitted or added, and return the classifier."""
         check_is_fitted(self)
-        name = str(as_label(name, self.classes_))
+        name = str(as_label(name, self._state.sample))
         with self._changes.held:
             state = self._state
-            index, space = state.space.index(name), state.copy_space()
+            index, space = state.space.index(name), state.space.copied()
             space.remove(name, self._only_new())
             kept = {other: features for other, features in state.kept.items() if other != name}
             thumbnails = {other: part for other, part in state.thumbnails.items() if other != name}
-            labels = [*state.labels[:index], *state.labels[index + 1 :]]
-            settled = self._settled(state.changed(space, labels, kept, thumbnails))
+            settled = self._settled(state.changed(space, kept, thumbnails, lambda labels: labels.without(index)))
             self._change_to(settled, f"removed '{name}'")
         return self
 
     def rename_class(self, old: Any, new: Any) -> Self:
         """Rename a class and return the classifier. Its prototype stays."""
         check_is_fitted(self)
-        old, label = str(as_label(old, self.classes_)), as_label(new, self.classes_)
+        old, label = str(as_label(old, self._state.sample)), as_label(new, self._state.sample)
         self._check_names([str(label)])
         with self._changes.held:
             state = self._state
-            labels, space = list(state.labels), state.copy_space()
-            labels[space.index(old)] = label
+            row, space = state.space.index(old), state.space.copied()
             space.rename(old, str(label))
             kept = {str(label) if name == old else name: features for name, features in state.kept.items()}
             thumbnails = {str(label) if name == old else name: part for name, part in state.thumbnails.items()}
-            self._change_to(state.changed(space, labels, kept, thumbnails), f"renamed '{old}' to '{label}'")
+            changed = state.changed(space, kept, thumbnails, lambda labels: labels.renamed(row, label), [label])
+            self._change_to(changed, f"renamed '{old}' to '{label}'")
         return self
 
     def refit(self, progress: Progress | None = None) -> Self:
@@ -226,8 +226,8 @@ class Teaching(Answering):
         names, labels = [space.names[row] for row in order], [state.labels[row] for row in order]
         fitted = [name for name in names if name in kept]
         features = torch.cat([kept[name] for name in fitted])
-        ends = torch.tensor([0, *(len(kept[name]) for name in fitted)]).cumsum(0).tolist()
-        rows = {index: list(range(begin, end)) for index, (begin, end) in enumerate(pairwise(ends))}
+        counts = torch.tensor([len(kept[name]) for name in fitted], dtype=torch.long)
+        rows = Members(torch.arange(len(features)), counts)
         relations = {label: relation.reordered(order) for label, relation in space.relations.items()}
         space = fit_space(features, rows, names, relations, rate, self.seed, progress)
         threshold = None if rate is None else space.settings.limits[FITTED]
@@ -289,7 +289,8 @@ def with_thumbnails(state: State, examples: Mapping[str, Examples]) -> dict[str,
     for name, part in examples.items():
         before = thumbnails.get(name)
         if before is None:
-            before = (None,) * ((state.space.examples(names.index(name)) or 0) if name in names else 0)
+            row = names.find(name)
+            before = (None,) * (0 if row is None else state.space.examples(row) or 0)
         thumbnails[name] = before + part.thumbnails
     return thumbnails
 

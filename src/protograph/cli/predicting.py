@@ -10,7 +10,7 @@ from rich.table import Table
 import protograph as pg
 from protograph._internal.wording import counted
 from protograph.classifier.answer_file import Answer
-from protograph.classifier.bulk import BulkResult, answers_of, predict_files
+from protograph.classifier.bulk import BulkResult, answers_of, predict_files, recall_line
 from protograph.cli.classifier import Model, tell
 from protograph.cli.display import ShownProgress, escape, reported, show
 from protograph.cli.options import AsJson, BackboneWeights, Plugins, SkipBad, load_plugins
@@ -49,6 +49,10 @@ def predict_command(
             show_default=False,
         ),
     ] = None,
+    index: Annotated[
+        bool,
+        typer.Option("--index", help="of very many classes, compare with those alone that an index names (protograph[ann])"),
+    ] = False,
     backbone_weights: BackboneWeights = None,
     plugin: Plugins = None,
     skip_bad: SkipBad = False,
@@ -67,13 +71,14 @@ def predict_command(
     plugins = load_plugins(plugin)
     classifier = pg.Classifier.load(model, backbone_weights)
     if out is not None or sort_into is not None:
-        done = predict_files(classifier, model, files, out, sort_into, top, skip_bad, progress, plugins)
+        done = predict_files(classifier, model, files, out, sort_into, top, skip_bad, progress, plugins, index)
         tell(bulk_summary(done, sort_into), bulk_line(done, sort_into), as_json)
         return
     names, features = classifier.encode_files(files, skip_bad, progress, recursive=True)
-    answers = [
-        Answer(name, *found) for name, found in zip(names, answers_of(classifier.predictions(features), top), strict=True)
-    ]
+    if index:
+        progress.say(recall_line(classifier, features))
+    found = answers_of(classifier.top(features, top, index))
+    answers = [Answer(name, *answer) for name, answer in zip(names, found, strict=True)]
     show([answer.as_json() for answer in answers], predictions_table(answers), as_json)
 
 

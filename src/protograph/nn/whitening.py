@@ -38,9 +38,9 @@ class WithinSpread:
         return cls(rows, rest + max(0.0, left_out.item()), freedom)
 
     @classmethod
-    def of_scatter(cls, scatter: Tensor, freedom: int) -> "WithinSpread":
+    def of_scatter(cls, scatter: Tensor, freedom: int, directions: int = DIRECTIONS) -> "WithinSpread":
         """Return the spread of residuals with the scatter [D, D], which has so many degrees of freedom."""
-        rows = strongest_of_scatter(scatter.double())
+        rows = strongest_of_scatter(scatter.double(), directions)
         return cls(rows, max(0.0, scatter.double().trace().item() - rows.square().sum().item()), freedom)
 
     def floor(self, strength: float) -> float:
