@@ -5,6 +5,8 @@ A page names a part by `<!-- measured: NAME -->`, and `scripts/pages.py` writes 
 
 import csv
 import json
+import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -190,6 +192,52 @@ def _rows(section: str) -> list[list[str]]:
     return rows[2:]
 
 
+def scale() -> str:
+    """Return what benchmarks/scale.py measured of many classes."""
+    parts = []
+    for model, title in (("default", "The default model"), ("neighbours", "A variant with 8 neighbours for each class")):
+        rows = [row for row in _scale_rows() if row["model"] == model]
+        shown = [[name, *(_short(float(row[key])) if row[key] else "–" for row in rows)] for key, name in SCALE_SHOWN.items()]
+        parts.append(table([title, *(f"{int(row['classes']):,} classes" for row in rows)], shown))
+    return "\n\n".join(parts)
+
+
+def on_paper() -> str:
+    """Return what ten million classes and 10,000 requests a second would need, from the largest size that was measured."""
+    row = max((row for row in _scale_rows() if row["model"] == "default"), key=lambda row: int(row["classes"]))
+    times, threads = PAPER_CLASSES / int(row["classes"]), os.cpu_count() or 1
+    memory = times * float(row["peak_gb"])
+    machines = math.ceil(memory / PAPER_MEMORY)
+    each = float(row["indexed_s"]) / 1000
+    cores = math.ceil(PAPER_REQUESTS * each * threads * machines)
+    exact = float(row["predict_s"]) / 1000 * times
+    lines = [
+        ["measured", f"{int(row['classes']):,} classes, {threads} cores"],
+        [
+            "memory, as that of the measured size times as much",
+            f"{_short(memory)} GB: {machines} machines of {PAPER_MEMORY} GB",
+        ],
+        ["files", f"{_short(times * float(row['file_mb']) / 1000)} GB"],
+        ["an image, compared with all classes", f"{_short(1000 * exact)} ms by {threads} cores"],
+        ["an image, by the index of a shard", f"{_short(1000 * each)} ms by {threads} cores, if shards have the measured size"],
+        ["cores for all requests, by the index of every shard", f"{cores:,}"],
+        ["cores for all requests, compared with all classes", f"{math.ceil(PAPER_REQUESTS * exact * threads):,}"],
+        ["making all indexes anew", f"{_short(times * float(row['index_s']) / 3600)} hours by {threads} cores"],
+        ["adding a class to its shard", f"{_short(float(row['add_ms']))} ms"],
+    ]
+    return table(["", "ten million classes, 10,000 requests a second"], lines).replace("---:|", "---|")
+
+
+def _short(value: float) -> str:
+    """Return a number with as many digits as mean something."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _scale_rows() -> list[dict[str, str]]:
+    with (ROOT / "benchmarks" / "SCALE.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def few_shot_methods() -> str:
     """Return the few-shot methods with what each does, and whether it classifies seen classes too."""
     rows = [
@@ -220,6 +268,21 @@ def few_shot() -> str:
     return table(["method", *head], lines)
 
 
+SCALE_SHOWN = {
+    "fit_s": "fit, s",
+    "add_ms": "add a class, ms",
+    "remove_ms": "remove a class, ms",
+    "predict_one_ms": "predict 1 image, ms",
+    "predict_s": "predict 1,000 images, s",
+    "indexed_s": "the same by the index, s",
+    "recall": "share for which the index finds the best class",
+    "index_s": "make the index, s",
+    "load_s": "load, s",
+    "file_mb": "file, MB",
+    "peak_gb": "peak memory without the index, GB",
+}
+PAPER_CLASSES, PAPER_REQUESTS, PAPER_MEMORY = 10_000_000, 10_000, 64  # and gigabytes of a machine
+
 PARTS: dict[str, Callable[[], str]] = {
     "demo": demo,
     "letters_time": letters_time,
@@ -229,4 +292,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "speed": speed,
     "few_shot_methods": few_shot_methods,
     "few_shot": few_shot,
+    "scale": scale,
+    "on_paper": on_paper,
 }
