@@ -358,3 +358,28 @@ def test_with_many_classes_answers_are_computed_in_portions_of_float32(monkeypat
     assert fewer.space_.linear()[0].dtype == torch.float32
     assert fewer.predict(queries).tolist() == before.tolist()
     np.testing.assert_allclose(fewer.unknown_score(queries), likeness, atol=1e-5)
+
+
+def test_many_classes_keep_their_whitening_until_enough_examples_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaussian_space, "MOST_REWHITENED", 3)
+    features, labels = blobs(images=12)
+    known = Classifier(keep_features=True).fit(features, labels)
+    before, whitening = known.space_.prototypes.clone(), known.space_.whitening
+    known.add_class("new", -features[:4]).add_examples("a", features[12:14]).remove_class("b")
+    space = known.space_
+    assert space.whitening is whitening
+    kept = [row for row, name in enumerate("abcdef") if name not in "ab"]
+    assert torch.equal(space.prototypes[1:5], before[kept])
+    anew = (space.own_share(5) * space.whitened_means([5])).float()
+    assert torch.equal(space.prototypes[5:], anew), "its own prototype is as the whitening makes it"
+    fresh = GaussianSpace(
+        space.settings, space.fitted, space.names, {}, space.support, space.further, space.related,
+        (space.whitening, space.scale, space.prototypes),
+    )  # fmt: skip
+    queries = torch.from_numpy(features[:9].astype(np.float32))
+    torch.testing.assert_close(space.logits(queries), fresh.logits(queries), rtol=0, atol=1e-9)
+    known.add_class("many", features[20:40] + 1)
+    assert known.space_.whitening is not whitening
+    last = known.space_
+    together = GaussianSpace(last.settings, last.fitted, last.names, {}, last.support, last.further, last.related)
+    torch.testing.assert_close(known.space_.prototypes, together.prototypes)

@@ -207,3 +207,16 @@ def test_an_explanation_without_relations_has_no_column_for_them(birds: Path, mo
     shown = protograph("explain", model, birds / "crow" / "1.png").stdout
     assert "its own" in shown
     assert "from related classes" not in shown
+
+
+def test_an_index_is_asked_and_its_recall_is_said(birds: Path, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("usearch")
+    plain, indexed = (protograph("predict", model, birds, *more) for more in ((), ("--index",)))
+    assert "index: the class that comparing with all finds, for 100.0 % of 18 images" in indexed.stderr
+    assert [line.split()[:2] for line in indexed.stdout.splitlines()] == [
+        line.split()[:2] for line in plain.stdout.splitlines()
+    ]
+    out = tmp_path / "answers.csv"
+    said = protograph("predict", model, birds, "--index", "--out", out)
+    assert "for 100.0 % of 18 images" in said.stderr
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 19
