@@ -194,6 +194,8 @@ def _rows(section: str) -> list[list[str]]:
 
 def scale() -> str:
     """Return what benchmarks/scale.py measured of many classes."""
+    if not _scale_rows():
+        return NOT_MEASURED
     parts = []
     for model, title in (("default", "The default model"), ("neighbours", "A variant with 8 neighbours for each class")):
         rows = [row for row in _scale_rows() if row["model"] == model]
@@ -204,6 +206,8 @@ def scale() -> str:
 
 def on_paper() -> str:
     """Return what ten million classes and 10,000 requests a second would need, from the largest size that was measured."""
+    if not _scale_rows():
+        return NOT_MEASURED
     row = max((row for row in _scale_rows() if row["model"] == "default"), key=lambda row: int(row["classes"]))
     times, threads = PAPER_CLASSES / int(row["classes"]), os.cpu_count() or 1
     memory = times * float(row["peak_gb"])
@@ -234,7 +238,10 @@ def _short(value: float) -> str:
 
 
 def _scale_rows() -> list[dict[str, str]]:
-    with (ROOT / "benchmarks" / "SCALE.csv").open(encoding="utf-8", newline="") as file:
+    path = ROOT / "benchmarks" / "SCALE.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -281,6 +288,7 @@ SCALE_SHOWN = {
     "file_mb": "file, MB",
     "peak_gb": "peak memory without the index, GB",
 }
+NOT_MEASURED = "`python benchmarks/scale.py` has not been run with this version yet."
 PAPER_CLASSES, PAPER_REQUESTS, PAPER_MEMORY = 10_000_000, 10_000, 64  # and gigabytes of a machine
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -24,7 +24,7 @@ from protograph.nn.whitening import DIRECTIONS, Whitening, WithinSpread
 from protograph.relations import ClassHint, KeptRelation
 
 MOST_REWHITENED = 4096  # classes that are all whitened anew at each change; with more, only after enough new examples
-LEAST_GROWTH = 0.1  # of the degrees of freedom, which are enough
+LEAST_GROWTH = 0.1  # of the degrees of freedom, or of the features where these are more, which are enough
 MOST_ITSELF = 0.9  # share that an example explains of itself
 MEASURED_SHARE = 1 / 3  # of added classes, on the mean of the episodes that sharpness is measured on
 LARGEST_SHARE = 1 / 2  # of added classes, in any of these episodes
@@ -389,7 +389,8 @@ class GaussianSpace:
         Otherwise each change would compute all prototypes. A change then reaches the prototype of its class alone.
         """
         before = self.whitening.freedom
-        return len(self.names) > MOST_REWHITENED and abs(self.freedom - before) < LEAST_GROWTH * max(1, before)
+        enough = LEAST_GROWTH * max(len(self.fitted.centre), before)
+        return len(self.names) > MOST_REWHITENED and abs(self.freedom - before) < enough
 
     @property
     def freedom(self) -> int:
