@@ -176,9 +176,7 @@ def class_statistics(
     return ClassStatistics(means.float(), counts, centre.float(), replace(spread, rows=spread.rows.float()))
 
 
-def _within_spread(
-    features: Tensor, members: Members, whitening: Whitening, means: Tensor, directions: int
-) -> WithinSpread:
+def _within_spread(features: Tensor, members: Members, whitening: Whitening, means: Tensor, directions: int) -> WithinSpread:
     """Return how aligned features spread around the means [C, D] of their classes."""
     freedom, size = len(members.images) - len(members), features.shape[1]
     parts = (whitening.aligned(features[images]) - means[classes] for images, classes in members.portions(size))
