@@ -216,7 +216,7 @@ def run(command: Command, folder: Path, disturbance: tuple[str, float]) -> Ended
 
 def let_files_be_large() -> None:
     """Let every model file of this process be a large one, to which much may be appended."""
-    segmented_file.SEGMENTED_BYTES, segmented_file.LARGEST_SHARE = 0, 1000
+    segmented_file.SEGMENTED_BYTES, segmented_file.LARGEST_APPENDED = 0, 1000
 
 
 def in_folder(folder: Path, act: Callable[[], Any]) -> Any:

@@ -41,7 +41,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import write_json
 from protograph._internal.memory import keep_freed_memory
 from protograph.data import DATASETS, Augmentation, Dataset, FeatureStore, ImageStore, Normalisation, Pool, open_dataset
-from protograph.data.store import ROOM
+from protograph.data.store import MEMORY_SHARE
 from protograph.device import PRECISIONS, WARM_UP, RepeatedStep, best_device, best_precision
 from protograph.episodes import Episodes, EpisodeSpec, fixed_episodes, seeded
 from protograph.evaluation.metrics import (
@@ -288,8 +288,8 @@ class Memory:
 def free_memory(device: torch.device) -> float:
     """Bytes that may be allocated."""
     if device.type == "cuda":
-        return ROOM * torch.cuda.mem_get_info(device)[0]
-    return ROOM * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]
+    return MEMORY_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def bandwidth(bench: Bench) -> float:

@@ -45,7 +45,7 @@ from protograph.nn.operators import (
 Objective = Literal["joint", "few-shot", "classify", "none"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 CLASSIFIERS = ("cosine", "squared-l2", "few-shot method")
-RELATION_KINDS = ("relation", "mapped", "mapped-together")  # kinds of operators that use side information
+RELATED_KINDS = ("relation", "mapped", "mapped-together")  # kinds of operators that use side information
 FEATURE_KINDS = ("transformed", "difference", "keys", "attention", "dictionary")  # kinds that learn of single features
 PARTS = ("backbone", "prototypes", "operators", "graph", "classifier")  # of a model, as `Variant.frozen` names them
 
@@ -150,7 +150,7 @@ class Variant:
     @property
     def needs_relation(self) -> bool:
         """Whether it uses side information."""
-        return any(op.kind in RELATION_KINDS for op in self.operators)
+        return any(op.kind in RELATED_KINDS for op in self.operators)
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def renew_relations(model: GraphPrototypeNetwork, variant: Variant, similarities
     seen, features = model.prototypes.shape
     parts = Parts(seen, features, similarities)
     fresh = iter(
-        [new for op in variant.operators if op.kind in RELATION_KINDS for new in _build_operators(op, parts, variant.name)]
+        [new for op in variant.operators if op.kind in RELATED_KINDS for new in _build_operators(op, parts, variant.name)]
     )
     for place, operator in enumerate(model.operators):
         if uses_relation(operator):
@@ -307,7 +307,7 @@ def uses_relation(operator: nn.Module) -> bool:
 def _build_operators(op: Op, parts: Parts, variant: str) -> list[Operator]:
     if op.kind not in OPERATORS:
         raise unknown_name("operator", op.kind, OPERATORS)
-    if op.kind in RELATION_KINDS and not parts.similarities:
+    if op.kind in RELATED_KINDS and not parts.similarities:
         raise InputError(
             f"variant '{variant}' needs side information: give --relations (such as wordnet), or use gcgpn-cos-aux or aux-only"
         )

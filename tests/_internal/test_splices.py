@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from protograph._internal.splices import (
     apply_differences,
     check_splices,
-    differences,
     list_splices,
     part_splices,
     row_splices,
     splice_pieces,
+    splices_between,
 )
 
 Change = tuple[int, int, list[int]]
@@ -131,13 +131,13 @@ VALUES = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
 def test_steps_lead_from_old_values_to_new_ones(old: Any, new: Any, long: list[int], changes: list[Change]) -> None:
     old, new = {**old, "long": long}, {**new, "long": changed(long, changes)}
     made = deepcopy(old)
-    apply_differences(made, differences(old, new))
+    apply_differences(made, splices_between(old, new))
     assert made == new
 
 
 def test_tuples_are_lists_and_types_count() -> None:
-    assert differences({"a": (1, (2, 3))}, {"a": [1, [2, 3]]}) == []
-    assert differences({"a": 1, "b": 1}, {"a": True, "b": 1.0}) == [["set", ["a"], True], ["set", ["b"], 1.0]]
+    assert splices_between({"a": (1, (2, 3))}, {"a": [1, [2, 3]]}) == []
+    assert splices_between({"a": 1, "b": 1}, {"a": True, "b": 1.0}) == [["set", ["a"], True], ["set", ["b"], 1.0]]
 
 
 @pytest.mark.parametrize(

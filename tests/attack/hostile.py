@@ -36,7 +36,7 @@ from protograph.classifier import segmented_file
 from protograph.classifier.history import history
 from protograph.classifier.inspection import inspect_model
 from protograph.classifier.model_file import append_model, pack
-from protograph.classifier.segmented_file import CHANGES, METADATA, VALUES, append_return, list_segments
+from protograph.classifier.segmented_file import BASE_METADATA, CHANGES, VALUES, append_return, list_segments
 from protograph.cli.compare import comparison_of_runs
 from protograph.cli.display import visible
 from protograph.data.datasets.features import read_features, read_vectors
@@ -49,7 +49,7 @@ from protograph.paper.tables import last_epoch_rows, learned_rows
 from protograph.paper.trials import read_trials, trial_of, write_trials
 from protograph.relations import AttributeRelation as Attributes
 from protograph.relations import EdgeRelation, EmbeddingRelation, MatrixRelation, WordNetRelation
-from protograph.report.document import plain
+from protograph.report.document import plain_text
 from protograph.report.run_page import measures_block
 from protograph.training.run_folder import Checkpoint, Run
 from relations.wordnet_files import write_wordnet
@@ -153,7 +153,7 @@ class Attack:
             path = self.inputs / f"large-{index}.pg"
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
-                patch.setattr(segmented_file, "LARGEST_SHARE", 1000)
+                patch.setattr(segmented_file, "LARGEST_APPENDED", 1000)
                 Classifier.load(self.inputs / f"{index}.pg").save(path)
                 known = Classifier.load(path)
                 first = known.classes_.tolist()[0]
@@ -165,7 +165,7 @@ class Attack:
             with path.open("rb", buffering=0) as file:
                 reader = Reader(file, listed.stop)
             segments = [
-                NewSegment(header.kind, numbers.get(header.on, ""), header.note, reader.tensors(segment), METADATA)
+                NewSegment(header.kind, numbers.get(header.on, ""), header.note, reader.tensors(segment), BASE_METADATA)
                 for segment in listed.segments
                 for header in (segment.header,)
             ]
@@ -333,7 +333,7 @@ def write_mutated(random: Random, path: Path, segments: list[NewSegment]) -> Non
             digest = made[int(on)].digest if on and int(on) < len(made) else ""
             note = note if isinstance(note, dict) else {"": note}
             try:
-                new = NewSegment(kind, digest, note, tensors, METADATA)
+                new = NewSegment(kind, digest, note, tensors, BASE_METADATA)
                 made.append(write_segment(file, new, made[-1] if made else None, random.choice((0, 2, 16))))
             except (KeyError, UnicodeEncodeError, ValueError):  # no file holds such a type, or such a text
                 file.truncate(made[-1].stop if made else 0)
@@ -568,7 +568,7 @@ def attack_name(attack: Attack, random: Random) -> Act:
         for name in names:
             shown = visible(name)
             assert not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
-            assert "\n" not in plain(name)
+            assert "\n" not in plain_text(name)
             shown.encode()
         classifier = Classifier.load(model)
         classifier.add_class(names[0], attack.queries[:1]).rename_class(names[0], names[1])

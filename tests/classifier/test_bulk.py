@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_images(tmp_path / "photos" / "a", IMAGES // 2)
     write_images(tmp_path / "photos" / "b", IMAGES - IMAGES // 2, seed=1)
-    monkeypatch.setattr(bulk, "CHUNK", 4)
+    monkeypatch.setattr(bulk, "ANSWERED_TOGETHER", 4)
     return tmp_path / "photos"
 
 
@@ -67,7 +67,7 @@ def test_answers_are_those_of_the_classifier(model: Path, photos: Path, tmp_path
 
 def test_the_cache_is_left_alone(model: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROTOGRAPH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(bulk, "CHUNK", 1000)
+    monkeypatch.setattr(bulk, "ANSWERED_TOGETHER", 1000)
     run(model, photos, out=tmp_path / "a.csv")
     assert not [*cache_folder().glob("features-*")]
 

@@ -106,7 +106,7 @@ def test_paths_without_a_file_are_refused(tmp_path: Path) -> None:
 
 def test_segments_of_a_large_file_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
-    monkeypatch.setattr(segmented_file, "LARGEST_SHARE", 1000)
+    monkeypatch.setattr(segmented_file, "LARGEST_APPENDED", 1000)
     path = tmp_path / "own.pg"
     features, labels = blobs()
     Classifier().fit(features, labels).save(path)

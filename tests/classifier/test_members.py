@@ -22,7 +22,7 @@ def test_statistics_of_portions_are_those_of_all_images(monkeypatch: pytest.Monk
     targets = torch.from_numpy(np.repeat(np.arange(6), 5))
     features = torch.from_numpy(generator.normal(size=(30, 7)).astype(np.float32)) + targets[:, None]
     together = class_statistics(features, Members.of(targets, 6), 0.5)
-    monkeypatch.setattr(members, "NUMBERS_AT_ONCE", 40)
+    monkeypatch.setattr(members, "FEATURES_AT_ONCE", 40)
     for exact in (1500, 3):
         monkeypatch.setattr(gaussian_fitting, "LARGEST_EXACT", exact)
         parts = class_statistics(features, Members.of(targets, 6), 0.5)

@@ -327,7 +327,7 @@ def test_a_change_leaves_the_lock_of_a_file_whose_name_begins_alike_alone(kept: 
 
 
 def test_a_file_has_one_lock_by_whatever_link_it_is_changed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modelfile, "WAIT", 0.05)
+    monkeypatch.setattr(modelfile, "LOCK_SECONDS", 0.05)
     link = kept.with_name("link.pg")
     link.symlink_to(kept)
     with Classifier.edit(link) as known:
@@ -339,7 +339,7 @@ def test_a_file_has_one_lock_by_whatever_link_it_is_changed(kept: Path, monkeypa
 
 
 def test_two_who_change_it_wait_for_one_another_or_are_told(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modelfile, "WAIT", 0.05)
+    monkeypatch.setattr(modelfile, "LOCK_SECONDS", 0.05)
     with Classifier.edit(kept), pytest.raises(InputError, match=r"kept\.pg is in use by process"), Classifier.edit(kept):
         pass
 

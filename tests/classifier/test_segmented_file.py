@@ -30,7 +30,7 @@ from protograph.classifier import history as history_module
 from protograph.classifier import segmented_file
 from protograph.classifier.history import history_folder
 from protograph.classifier.model_file import is_segmented, pack, read_header
-from protograph.classifier.segmented_file import METADATA, list_segments
+from protograph.classifier.segmented_file import BASE_METADATA, list_segments
 
 NEW = ("x", "a longer name", "é", "y", "z")
 
@@ -39,7 +39,7 @@ NEW = ("x", "a longer name", "é", "y", "z")
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every file be a large one, to which much may be appended."""
     monkeypatch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
-    monkeypatch.setattr(segmented_file, "LARGEST_SHARE", 1000)
+    monkeypatch.setattr(segmented_file, "LARGEST_APPENDED", 1000)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ class Changed(RuleBasedStateMachine):
     def begin(self, case: str, share: float) -> None:
         self.folder, self.patch = Path(tempfile.mkdtemp()), pytest.MonkeyPatch()
         self.patch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
-        self.patch.setattr(segmented_file, "LARGEST_SHARE", share)
+        self.patch.setattr(segmented_file, "LARGEST_APPENDED", share)
         self.patch.setattr(history_module, "LARGEST_KEPT", 10**9)
         self.path, self.generator = self.folder / "kept.pg", np.random.default_rng(0)
         if case == "variant":
@@ -211,7 +211,7 @@ def test_a_small_file_is_plain_and_a_large_one_says_its_version(kept: Path, monk
 
 
 def test_a_file_whose_changes_outweigh_it_is_written_anew(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segmented_file, "LARGEST_SHARE", 1)
+    monkeypatch.setattr(segmented_file, "LARGEST_APPENDED", 1)
     counts = []
     for index in range(12):
         add(kept, f"n{index:02d}")
@@ -233,7 +233,7 @@ def test_a_file_whose_changes_outweigh_it_is_written_anew(kept: Path, monkeypatc
 
 
 def test_after_many_changes_a_file_is_written_anew(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segmented_file, "MOST_CHANGES", 3)
+    monkeypatch.setattr(segmented_file, "SEGMENTS_UNTIL_REWRITE", 3)
     add(kept, "x", "y")
     assert len(list_segments(kept).segments) == 3
     add(kept, "z")
@@ -400,7 +400,7 @@ def test_forged_changes_are_refused_with_the_reason(kept: Path, changes: Any, te
         tensors = {**tensors, "changes": torch.frombuffer(bytearray(text), dtype=torch.uint8)}
     last = list_segments(kept).segments[-1]
     with kept.open("r+b", buffering=0) as file:
-        write_segment(file, NewSegment("change", last.digest, {"classes": 6, "change": None}, tensors, METADATA), last)
+        write_segment(file, NewSegment("change", last.digest, {"classes": 6, "change": None}, tensors, BASE_METADATA), last)
     with pytest.raises(InputError, match=rf"kept\.pg is damaged \(.*({said})") as raised:
         Classifier.load(kept)
     assert "\n" not in str(raised.value)
@@ -409,7 +409,7 @@ def test_forged_changes_are_refused_with_the_reason(kept: Path, changes: Any, te
 def test_a_forged_note_is_refused(kept: Path) -> None:
     last = list_segments(kept).segments[-1]
     with kept.open("r+b", buffering=0) as file:
-        write_segment(file, NewSegment("change", last.digest, {"classes": -1}, {}, METADATA), last)
+        write_segment(file, NewSegment("change", last.digest, {"classes": -1}, {}, BASE_METADATA), last)
     with pytest.raises(InputError, match=r"is damaged \(.*classes"):
         Classifier.history(kept)
 
@@ -418,7 +418,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "change": lambda path: add(path, "killed"),
     "undo": Classifier.undo,
     "redo": Classifier.redo,
-    "rewrite": lambda path: (setattr(segmented_file, "LARGEST_SHARE", 0), add(path, "killed")),
+    "rewrite": lambda path: (setattr(segmented_file, "LARGEST_APPENDED", 0), add(path, "killed")),
 }
 
 

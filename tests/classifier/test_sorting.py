@@ -104,7 +104,7 @@ def test_a_copy_that_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "1.jpg").write_bytes(b"one")
     root = tmp_path / "sorted"
     root.mkdir()
-    (root / sorting.UNFINISHED).symlink_to(tmp_path / "elsewhere")
+    (root / sorting.UNFINISHED_COPY).symlink_to(tmp_path / "elsewhere")
     with SortedFolder.opened(root, ["owl"]) as folder:
         folder.copy(tmp_path / "1.jpg", "owl")
     assert files(root) == {"owl/1.jpg": b"one"}

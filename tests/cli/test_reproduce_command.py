@@ -393,7 +393,7 @@ def test_the_real_command_ends_with_the_one_that_began_it(tmp_path: Path) -> Non
     with subprocess.Popen(
         [sys.executable, "-c", "import time; from protograph.cli.jobs import end_with_parent as e; e(); time.sleep(60)"],
         stdin=subprocess.PIPE,
-        env={**os.environ, jobs.WATCH: "1"},
+        env={**os.environ, jobs.ENDS_WITH_STDIN: "1"},
     ) as process:
         assert process.stdin is not None
         process.stdin.close()

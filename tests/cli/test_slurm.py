@@ -38,7 +38,7 @@ def here(faked: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE.parent)]))
     monkeypatch.setattr(slurm, "_run_as_job", stand_in(jobs.COMMAND, variables))
     monkeypatch.setattr(slurm, "Slurm", functools.partial(slurm.Slurm, kind="local"))
-    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_QUESTIONS", 0.05)
+    monkeypatch.setattr(slurm, "SLURM_POLL_SECONDS", 0.05)
     return faked
 
 

@@ -81,7 +81,7 @@ def test_images_are_what_pillow_makes_of_each_file(root: Path) -> None:
 @pytest.mark.slow
 def test_several_workers_put_every_image_in_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three workers and jobs of seven images, the last one of fewer."""
-    monkeypatch.setattr(reading, "CHUNK", 7)
+    monkeypatch.setattr(reading, "FILES_OF_A_JOB", 7)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     root = write_folder(tmp_path / "root", {"a": 40}, (SIZE, SIZE))
     (root / "a" / "033.png").write_bytes(b"nothing")
@@ -231,7 +231,7 @@ def test_a_worker_that_dies_is_an_error_and_leaves_nothing(
 ) -> None:
     (tmp_path / "dies.py").write_text(script)
     monkeypatch.setattr(decode, "__file__", str(tmp_path / "dies.py"))
-    monkeypatch.setattr(reading, "CHUNK", 1)
+    monkeypatch.setattr(reading, "FILES_OF_A_JOB", 1)
     with pytest.raises(RuntimeError, match=r"a worker ended while it read one of .*\.png"):
         read(root)
     assert list(cache.iterdir()) == []

@@ -192,7 +192,7 @@ def test_images_that_do_not_fit_a_gpu_are_streamed_to_it(
 ) -> None:
     device = torch.device("cuda")
     resident = store.to(device)
-    monkeypatch.setattr("protograph.data.store.ROOM", 0.0)
+    monkeypatch.setattr("protograph.data.store.MEMORY_SHARE", 0.0)
     streamed = store.to(device)
     assert (resident.pixels.device.type, streamed.pixels.device.type) == ("cuda", "cpu")
     assert resident.device == streamed.device == device

@@ -8,14 +8,14 @@ from protograph._internal.errors import InputError
 from protograph._internal.rows import Rows
 from protograph.nn import neighbours
 from protograph.nn.classify import normalise
-from protograph.nn.neighbours import Measure, NeighbourGraph, VectorIndex, all_nearest, load_usearch, nearest
+from protograph.nn.neighbours import NeighbourGraph, NeighbourMeasure, VectorIndex, all_nearest, load_usearch, nearest
 
 
 def vectors(count: int, size: int = 6, seed: int = 0) -> Tensor:
     return normalise(torch.randn(count, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))
 
 
-def naive(rows: Tensor, columns: Tensor, count: int, measure: Measure) -> list[list[int]]:
+def naive(rows: Tensor, columns: Tensor, count: int, measure: NeighbourMeasure) -> list[list[int]]:
     found = []
     for row in rows:
         scores = [float(row @ other) if measure == "cosine" else -float((row - other).norm()) for other in columns]
@@ -24,7 +24,7 @@ def naive(rows: Tensor, columns: Tensor, count: int, measure: Measure) -> list[l
 
 
 @pytest.mark.parametrize("measure", ["cosine", "l2"])
-def test_blocks_of_columns_have_the_nearest_of_all(measure: Measure) -> None:
+def test_blocks_of_columns_have_the_nearest_of_all(measure: NeighbourMeasure) -> None:
     rows, columns = vectors(7), 2 * vectors(30, seed=1) if measure == "l2" else vectors(30, seed=1)
     blocks = Rows([columns[:4], columns[4:5], columns[5:]])
     scores, indices = nearest(rows, blocks, 5, measure)
@@ -54,7 +54,7 @@ def test_a_missing_index_is_named_with_what_to_install(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("count", [4, 100])
 @pytest.mark.parametrize("measure", ["cosine", "l2"])
-def test_a_graph_that_is_changed_is_that_of_the_changed_classes(measure: Measure, count: int) -> None:
+def test_a_graph_that_is_changed_is_that_of_the_changed_classes(measure: NeighbourMeasure, count: int) -> None:
     points = vectors(25)
     graph = NeighbourGraph.of(Rows.of(points), count, measure)
     for step in range(6):

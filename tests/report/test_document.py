@@ -17,7 +17,7 @@ from protograph.report.document import (
     Table,
     as_html,
     as_markdown,
-    plain,
+    plain_text,
 )
 
 STYLE = files("protograph.report").joinpath("templates", "style.css").read_text(encoding="utf-8")
@@ -69,8 +69,11 @@ class Page(HTMLParser):
 @pytest.mark.parametrize("text", NASTY)
 def test_what_comes_from_elsewhere_means_itself(text: str) -> None:
     blocks: list[Block] = [
-        Heading(2, plain(text)), Paragraph(plain(text)), Bullets((plain(text),)), Table.of((plain(text),), [[plain(text)]]),
-        Figure(b"", "png", plain(text)),
+        Heading(2, plain_text(text)),
+        Paragraph(plain_text(text)),
+        Bullets((plain_text(text),)),
+        Table.of((plain_text(text),), [[plain_text(text)]]),
+        Figure(b"", "png", plain_text(text)),
     ]  # fmt: skip
     page = Page(as_html(text, blocks))
     shown = " ".join(text.split())
@@ -163,6 +166,6 @@ def test_markdown_reads_as_it_is_written() -> None:
 def test_readers_of_markdown_make_no_link_of_what_comes_from_elsewhere() -> None:
     reader = MarkdownIt("commonmark")
     for text in NASTY:
-        assert "<a " not in reader.render(plain(text)), text
-        assert "<img" not in reader.render(plain(text)), text
-        assert not re.search(r"(?<!\\)(://|@)|www\.", plain(text)), "others make links of these by themselves"
+        assert "<a " not in reader.render(plain_text(text)), text
+        assert "<img" not in reader.render(plain_text(text)), text
+        assert not re.search(r"(?<!\\)(://|@)|www\.", plain_text(text)), "others make links of these by themselves"

@@ -12,7 +12,7 @@ from protograph.cli import app
 from protograph.data import DATASETS, Dataset, DatasetSource
 from protograph.evaluation.confusions import collect, strongest
 from protograph.evaluation.metrics import evaluation_spec
-from protograph.report.document import Figure, Heading, Paragraph, Table, as_html, plain
+from protograph.report.document import Figure, Heading, Paragraph, Table, as_html, plain_text
 from protograph.report.run_page import _value, run_document
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
@@ -79,7 +79,7 @@ def test_a_page_shows_what_the_run_measured_and_answered(folder: Path, named: Da
     assert wrong[2] == f"{answers.pairs[pair]:,}"
     for text, shares, own in ((wrong[3], answers.winner(pair), pair[1]), (wrong[4], answers.loser(pair), pair[0])):
         (other, share), *_ = strongest(shares, own, 1)
-        expected = f"itself {100 * shares[own]:.1f}\u00a0%, {plain(named.title(other))} {100 * share:.1f}\u00a0%, "
+        expected = f"itself {100 * shares[own]:.1f}\u00a0%, {plain_text(named.title(other))} {100 * share:.1f}\u00a0%, "
         assert text.startswith(expected)
     assert dict(grids[-1].rows)["relations"] == "kinship"
     assert dict(grids[-1].rows)["relation digests"] == "none"

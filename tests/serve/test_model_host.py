@@ -51,7 +51,7 @@ def test_the_encoder_is_opened_once_however_often_the_file_changes(model: Path, 
 
 def test_changes_are_appended_to_a_large_file_and_seen(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segmented_file, "SEGMENTED_BYTES", 0)
-    monkeypatch.setattr(segmented_file, "LARGEST_SHARE", 1000)
+    monkeypatch.setattr(segmented_file, "LARGEST_APPENDED", 1000)
     Classifier.load(model).save(model)
     beginning = model.read_bytes()
 

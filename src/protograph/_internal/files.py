@@ -16,6 +16,8 @@ from protograph._internal.errors import InputError
 
 PRIVATE = 0o700  # permissions: for the user alone
 UNFINISHED = ".part"  # the end of the name of a file while it is written
+LARGEST_RATIO = 100  # of the bytes that a packed file unpacks to and its size; text shrinks to a tenth, images hardly
+ALWAYS_ALLOWED = 100_000_000  # bytes that any packed file may unpack to
 
 
 def check_plain_file(path: Path, kind: str, most: int, way_out: str = "") -> None:

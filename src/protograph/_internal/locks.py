@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from protograph._internal.errors import InputError
 
-LONGEST_NAME = 200  # bytes of a holder's name
+LONGEST_HOLDER = 200  # bytes of a holder's name
 UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
@@ -74,7 +74,7 @@ def _holder(path: Path) -> str:
     """Return the name of a lock's holder, if it can be read."""
     try:
         with path.open("rb") as file:
-            text = file.read(LONGEST_NAME).decode(errors="replace")
+            text = file.read(LONGEST_HOLDER).decode(errors="replace")
         return " ".join(text.split()) or "another process"
     except OSError:  # just released, or Windows, where nobody else reads a locked file
         return "another process"

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protograph._internal.errors import InputError
-
-LARGEST_RATIO = 100  # of the bytes that an array unpacks to and its size in the file; features hardly shrink
-ALWAYS_ALLOWED = 100_000_000  # bytes that any array may unpack to
+from protograph._internal.files import ALWAYS_ALLOWED, LARGEST_RATIO
 
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:

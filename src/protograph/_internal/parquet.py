@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protograph._internal.errors import InputError
+from protograph._internal.files import ALWAYS_ALLOWED, LARGEST_RATIO
 
-LARGEST_RATIO = 100  # of the bytes that columns unpack to and the size of the file
-ALWAYS_ALLOWED = 100_000_000  # bytes that the columns of any file may unpack to
 ROW_GROUPS, COLUMNS, METADATA, PATH, CELLS, UNPACKED = 4, 1, 3, 3, 5, 6  # numbers of fields of a footer
 CELL_BYTES = 8  # of a number, or of the place of a text
 

@@ -32,19 +32,18 @@ from torch import Tensor
 MAGIC = bytes.fromhex("a3f1c65e0d9b47288ec41b73d25f9a60")
 SEAL = struct.Struct("<16sQQ16s16x")
 ALIGNMENT = 64  # bytes
-LARGEST_HEADER = 2**24  # bytes
+LARGEST_SEGMENT_HEADER = 2**24  # bytes
 MOST_SEGMENTS = 4096  # of a file
 LARGEST_SHAPE = 2**53  # elements of a tensor, were no axis empty
 PORTION = 2**24  # bytes that are read, written and hashed at once
 FEWEST_THREADED = 4  # portions that several threads hash
-ROOM = 16  # the share of a tensor of the base that there is room for behind it is 1 / 16
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-Rows = Tensor | Sequence[Tensor]  # a tensor, or parts of one along its first axis
+RowParts = Tensor | Sequence[Tensor]  # a tensor, or parts of one along its first axis
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
 NoDigest = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]
 Size = Annotated[int, Meta(ge=0, le=2**53)]
@@ -174,7 +173,7 @@ class NewSegment:
     kind: Literal["base", "change", "return"]
     on: str
     note: Mapping[str, Any]
-    tensors: Mapping[str, Rows]
+    tensors: Mapping[str, RowParts]
     metadata: Mapping[str, str]
 
 
@@ -212,7 +211,7 @@ def read_segments(file: BinaryIO) -> SegmentList:
 def _read_segment(file: BinaryIO, start: int, size: int) -> Segment:
     length = int.from_bytes(_read(file, start, 8), "little")
     data = start + 8 + length
-    if length > LARGEST_HEADER or data % ALIGNMENT or data + SEAL.size > size:
+    if length > LARGEST_SEGMENT_HEADER or data % ALIGNMENT or data + SEAL.size > size:
         raise ValueError("its header does not fit the file")
     text = _read(file, start + 8, length)
     try:
@@ -293,7 +292,7 @@ def write_segment(file: BinaryIO, new: NewSegment, before: Segment | None = None
     header = Header(dict(new.metadata), new.kind, before.digest if before else "", new.on, dict(new.note), parts, at)
     text = msgspec.json.encode(header)
     text += b" " * (_aligned(8 + len(text)) - 8 - len(text))
-    if len(text) > LARGEST_HEADER:
+    if len(text) > LARGEST_SEGMENT_HEADER:
         raise ValueError("its header would be too large")
     data = start + 8 + len(text)
     segment = Segment(header, _digest(text), start, data, data + at + SEAL.size)
@@ -330,20 +329,20 @@ def _digest(content: bytes | memoryview) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
-def _form(rows: Rows) -> tuple[torch.dtype, tuple[int, ...]]:
+def _form(rows: RowParts) -> tuple[torch.dtype, tuple[int, ...]]:
     """Return the type and the shape of rows."""
     if isinstance(rows, Tensor):
         return rows.dtype, tuple(rows.shape)
     return rows[0].dtype, (sum(map(len, rows)), *rows[0].shape[1:])
 
 
-def row_bytes(rows: Rows) -> int:
+def row_bytes(rows: RowParts) -> int:
     """Return the bytes of rows."""
     dtype, shape = _form(rows)
     return prod(shape) * dtype.itemsize
 
 
-def portions(rows: Rows) -> Iterator[memoryview]:
+def portions(rows: RowParts) -> Iterator[memoryview]:
     """Yield the bytes of rows in portions of equal size, but for the last."""
     if isinstance(rows, Tensor):
         content = _bytes(rows)
@@ -366,7 +365,7 @@ def _bytes(tensor: Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
-def portions_digest(rows: Rows) -> str:
+def portions_digest(rows: RowParts) -> str:
     """Return the digest of the digests of the portions of rows; several threads hash a large tensor."""
     contents: Iterable[memoryview] = portions(rows)
     if isinstance(rows, Tensor) and rows.nbytes > FEWEST_THREADED * PORTION:

@@ -22,7 +22,7 @@ MOST_STEPS = 1024  # of the search for where two sequences go on alike
 MOST_SHIFTED = 64  # elements that come or go in one of these steps
 ALIKE = 8  # elements in a row that are equal where two sequences go on alike
 MOST_CHANGED = 64  # elements that changed where others also came or went
-LARGEST_SHARE = 1 / 4  # of the elements of the new sequence that a difference may insert
+LARGEST_INSERTED = 1 / 4  # of the elements of the new sequence that a difference may insert
 CHUNK = 65_536  # elements that are compared at once
 
 
@@ -113,7 +113,7 @@ def _splices(
         unequal: Which of them differ.
 
     """
-    most = LARGEST_SHARE * grown
+    most = LARGEST_INSERTED * grown
     if grown >= length:  # elements that changed, and others behind all
         differing = _differing(0, 0, length, min(most, MOST_SPLICES), equal, unequal)
         if differing is not None:
@@ -253,7 +253,7 @@ def _cut(pieces: Sequence[Piece], splices: Sequence[Splice]) -> Iterator[Piece]:
             position, start = position + end - start, end
 
 
-def differences(old: Any, new: Any) -> list[Step]:
+def splices_between(old: Any, new: Any) -> list[Step]:
     """Return the steps that make new JSON values of old ones. Tuples count as lists."""
     return list(_steps(old, new, []))
 
@@ -292,7 +292,7 @@ def _with_elements(splices: Sequence[Splice], new: Sequence[Any]) -> list[Any]:
 
 
 def apply_differences(values: dict[str, Any], steps: Sequence[Step]) -> None:
-    """Change JSON values in place by the steps of `differences`.
+    """Change JSON values in place by the steps of `splices_between`.
 
     Raises:
         ValueError: A step does not fit the values.

@@ -21,7 +21,7 @@ ANSWER_SUFFIXES = (".csv", ".jsonl")
 STATE_FORMAT = 1
 DIGITS = 6  # of numbers in the table
 FORMULA_SIGNS = "=+-@\t\r\n＝＋－＠"  # with which a cell begins that a spreadsheet computes
-BEGUN_WITH = {  # what the contents depend on -> what to say where it is no longer the same
+TABLE_DEPENDS_ON = {  # what the contents depend on -> what to say where it is no longer the same
     "model": "the model file has changed",
     "images": "images were added, removed or changed",
     "top": "--top was another",
@@ -76,7 +76,7 @@ class AnswerFile:
         path: The table, whose name ends in .csv or .jsonl.
         total: How many answers it will have.
         nearest: How many of the most probable classes it names for each image.
-        begun_with: What its contents depend on, by the keys of `BEGUN_WITH`.
+        begun_with: What its contents depend on, by the keys of `TABLE_DEPENDS_ON`.
 
     Raises:
         InputError: There is a table already, or one that was begun with something else.
@@ -137,7 +137,7 @@ class AnswerFile:
         state = self._read(way_out)
         if not state.answers and not self.path.exists():
             return fresh
-        for key, change in BEGUN_WITH.items():
+        for key, change in TABLE_DEPENDS_ON.items():
             if state.begun_with.get(key) != fresh.begun_with.get(key):
                 raise InputError(f"{self.part} cannot be continued: {change} since it was begun; undo that, or {way_out}")
         complete = state.answers == state.total and self.path.exists() and not self.part.exists()

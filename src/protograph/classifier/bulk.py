@@ -19,6 +19,7 @@ from protograph._internal.wording import counted
 from protograph._version import __version__
 from protograph.classifier.answer_file import Answer, AnswerFile, check_answer_file
 from protograph.classifier.inputs import check_encoder_of, list_files
+from protograph.classifier.labels import plain_label
 from protograph.classifier.sorting import SortedFolder
 from protograph.data.feature_shards import ShardReader, is_feature_folder
 from protograph.encoders.base import KeptEncoder
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from protograph.classifier.answering import TopPredictions
     from protograph.classifier.estimator import Classifier
 
-MOST_COMPARED = 1000  # images that are also compared with all classes, where an index is used
-CHUNK = 512  # images that are answered, copied and written together; a kill loses less than twice as many
+RECALL_IMAGES = 1000  # images that are also compared with all classes, where an index is used
+ANSWERED_TOGETHER = 512  # images that are answered, copied and written together; a kill loses less than twice as many
 DEFAULT_TABLE = "answers.csv"  # in the folder of sorted images, where no other is named
 
 
@@ -116,8 +117,8 @@ def predict_files(
         if continued:
             progress.say(f"continuing {table}: {continued} of {total} are answered")
         with progress.task("predict", total, "images", continued) as advance:
-            for start in range(continued, total, CHUNK):
-                stop = min(start + CHUNK, total)
+            for start in range(continued, total, ANSWERED_TOGETHER):
+                stop = min(start + ANSWERED_TOGETHER, total)
                 features, problems = questions.features(start, stop)
                 if index and start == continued and len(features):
                     progress.say(recall_line(classifier, features))
@@ -134,7 +135,7 @@ def predict_files(
 
 def recall_line(classifier: "Classifier", features: Tensor) -> str:
     """Return how good the index is about features [n, D], in a line."""
-    asked = features[:MOST_COMPARED]
+    asked = features[:RECALL_IMAGES]
     share = classifier.index_recall(asked)
     return f"index: the class that comparing with all finds, for {100 * share:.1f} % of {counted(len(asked), 'image')}"
 
@@ -159,12 +160,7 @@ def answers_of(predictions: "TopPredictions") -> Iterator[tuple[Any, float, list
     both = zip(predictions.nearest.tolist(), predictions.probabilities.tolist(), strict=True)
     for row, (classes, chances) in enumerate(both):
         nearest = list(zip(classes, chances, strict=True))
-        yield plain(predictions.labels[row]), float(predictions.likeness[row]), nearest
-
-
-def plain(label: Any) -> Any:
-    """Return a label as a value of Python."""
-    return label.item() if hasattr(label, "item") else label
+        yield plain_label(predictions.labels[row]), float(predictions.likeness[row]), nearest
 
 
 def _questions(classifier: "Classifier", files: Sequence[Path], skip_bad: bool, progress: Progress) -> _Questions:

@@ -18,7 +18,7 @@ from protograph.classifier.state import State
 ENOUGH = 0.8  # share of a class's left-out images that is right, from which it counts as learned
 FEWEST_ASKED = 5  # images of a class; with fewer, right answers do not tell that it is learned
 LEAST_DOUBTFUL = 0.9  # probability of another class, from which an image may have the wrong label
-MOST_NAMED = 10  # classes in one sentence
+MOST_IN_A_SENTENCE = 10  # classes in one sentence
 
 LEARNED, NEEDS_IMAGES, TOO_FEW, NOT_ASKED = "learned", "needs images", "too few to tell", "not asked"
 
@@ -187,7 +187,7 @@ class ExampleCheck:
                 "this covers added classes only, because the images of fitted classes are not kept: fit with --keep-features "
                 "(keep_features=True) to cover all"
             )
-        for image in self.doubtful[:MOST_NAMED]:
+        for image in self.doubtful[:MOST_IN_A_SENTENCE]:
             line = (
                 f"image {image.index + 1} of '{image.label}' is taken for '{image.answer}' at {100 * image.probability:.0f} %"
             )
@@ -297,7 +297,7 @@ def confused_pairs(classes: Sequence[ClassCheck], unknown_label: Any) -> tuple[C
 
 def _named(classes: Sequence[ClassCheck], conjunction: str = "and") -> str:
     """Return the names of classes in a sentence."""
-    names = [f"'{part.label}'" for part in classes[:MOST_NAMED]]
+    names = [f"'{part.label}'" for part in classes[:MOST_IN_A_SENTENCE]]
     if rest := len(classes) - len(names):
         names.append(f"{rest} more")
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {conjunction} {names[-1]}"

@@ -28,7 +28,7 @@ from protograph.encoders.base import KeptEncoder
 from protograph.encoders.preparation import unreadable
 
 KINDS_NAMED = 5  # of the files that are left out
-TITLES = {"train": "training", "validation": "validation", "test": "test"}  # of parts
+PART_TITLES = {"train": "training", "validation": "validation", "test": "test"}  # of parts
 
 
 def as_images(inputs: Any) -> Sequence[Any] | None:
@@ -145,15 +145,17 @@ def _read_labelled_files(
         if parts is not None:
             part = next((name for name in wanted if FEATURE_PARTS[name] in parts), wanted[-1])
             rows = [row for row in rows if parts[row] == FEATURE_PARTS[part]]
-            progress.say(f"{len(rows)} of {len(labels)} vectors are for {TITLES[part]}, as the file says")
+            progress.say(f"{len(rows)} of {len(labels)} vectors are for {PART_TITLES[part]}, as the file says")
         inputs: Any = vectors[rows]
     else:
         found = find_labelled_images(source, skip_bad, progress)
         if found.parts:
             part = next((name for name in wanted if name in found.parts.values()), wanted[-1])
             counts = Counter(found.parts.values())
-            others = "".join(f", {counts[other]} for {TITLES[other]}" for other in TITLES if other != part and counts[other])
-            progress.say(f"{counts[part]} images in {source} are for {TITLES[part]}{others}")
+            others = "".join(
+                f", {counts[other]} for {PART_TITLES[other]}" for other in PART_TITLES if other != part and counts[other]
+            )
+            progress.say(f"{counts[part]} images in {source} are for {PART_TITLES[part]}{others}")
             found = found.of_part(part)
         files, labels = _listed(found, progress)
         rows = readable_rows(files, skip_bad, progress)

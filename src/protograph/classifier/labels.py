@@ -17,6 +17,11 @@ LABEL_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
+def plain_label(label: Any) -> Any:
+    """Return a label as a value of Python."""
+    return label.item() if hasattr(label, "item") else label
+
+
 def as_label(name: Any, labels: Array) -> Any:
     """Return the name of a class in the type of the other labels.
 

@@ -9,7 +9,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-NUMBERS_AT_ONCE = 2**24  # features that are computed with together
+FEATURES_AT_ONCE = 2**24  # features that are computed with together
 
 
 class Members(Mapping[int, list[int]]):
@@ -53,7 +53,7 @@ class Members(Mapping[int, list[int]]):
     def portions(self, features: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the images [m] and the classes [m] of portions, whose features D fit into memory."""
         classes = torch.arange(len(self)).repeat_interleave(self.counts)
-        size = max(1, NUMBERS_AT_ONCE // max(1, features))
+        size = max(1, FEATURES_AT_ONCE // max(1, features))
         yield from zip(torch.split(self.images, size), torch.split(classes, size), strict=True)
 
     def means(self, sums: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ from protograph._internal.files import (
 from protograph._internal.locks import hold_lock
 from protograph._internal.old_names import CLASSIFIER_PARAMETERS, renamed
 from protograph._internal.sealed import metadata, seal, unseal, with_prefix
-from protograph._internal.segments import Rows, SegmentList, row_bytes
+from protograph._internal.segments import RowParts, SegmentList, row_bytes
 from protograph._version import __version__
 from protograph.classifier import segmented_file
 from protograph.classifier.gaussian_space import ClassStatistics, GaussianSettings, GaussianSpace, RelationUse
@@ -72,7 +72,7 @@ FORMAT_VERSION = 3  # of the plain files this code writes; it reads every versio
 MAX_MODEL_BYTES = 16_000_000_000  # of a plain file; the largest encoders that are kept in one have a tenth
 MAX_SEGMENTED_BYTES = 2**44  # of one with segments, which is mapped
 TABLES = ("offsets", "sharpness", "limits")  # settings by the number of examples
-WAIT = 60.0  # seconds that a change waits for one of another process
+LOCK_SECONDS = 60.0  # seconds that a change waits for one of another process
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Packed:
     """
 
     values: dict[str, Any]
-    tensors: dict[str, Rows]
+    tensors: dict[str, RowParts]
     stored: Stored | None
 
     @cached_property
@@ -266,7 +266,7 @@ def _tried(path: Path) -> Iterator[None]:
         raise InputError(f"{path} was left as it was, since the new file could not be loaded again: {error}") from error
 
 
-def _sketch(rows: Rows) -> Tensor:
+def _sketch(rows: RowParts) -> Tensor:
     """Return a tensor of the type and the shape of rows, without numbers where these are floating-point ones."""
     if isinstance(rows, Tensor):
         return torch.empty_like(rows, device="meta") if rows.is_floating_point() else rows
@@ -397,7 +397,7 @@ def locked(path: Path) -> Iterator[None]:
     if not path.parent.is_dir():
         raise InputError(f"there is no model file at {path}")
     file = followed(path)  # a link and its target share one lock
-    with hold_lock(file.with_name(f".{file.name}.lock"), path, "wait for it, then run the same command again", WAIT):
+    with hold_lock(file.with_name(f".{file.name}.lock"), path, "wait for it, then run the same command again", LOCK_SECONDS):
         remove_unfinished(file)
         yield
 
@@ -416,7 +416,7 @@ def pack(contents: Contents) -> Packed:
         "encoder": None if encoder is None else encoder.description(),
     }
     values["kept"] = [[name, len(features)] for name, features in contents.kept.items()]
-    tensors: dict[str, Rows] = dict(_model_tensors(space))
+    tensors: dict[str, RowParts] = dict(_model_tensors(space))
     if contents.thumbnails:
         values["thumbnails"] = [[name, [len(part or b"") for part in parts]] for name, parts in contents.thumbnails.items()]
         joined = b"".join(part for parts in contents.thumbnails.values() for part in parts if part)

@@ -29,7 +29,7 @@ FLOATS = (torch.float32, torch.float64)
 Finite = Annotated[float, Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 Positive = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
 NotNegative = Annotated[float, Meta(ge=0, le=LARGEST_NUMBER)]
-Share = Annotated[float, Meta(ge=0, le=1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 AtLeastOne = Annotated[int, Meta(ge=1, le=2**53)]
 Layers = Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
@@ -39,14 +39,14 @@ Sharpness = Annotated[float, Meta(ge=1e-3, le=1e3)]  # those that `fit` chooses 
 Growth = Annotated[float, Meta(ge=-10, le=10)]  # an exponent
 ThumbnailBytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]
 Label = str | bool | int | float
-Block = Literal["ss", "sn", "ns", "nn"]
+BlockName = Literal["ss", "sn", "ns", "nn"]
 
 
 class OperatorValues(Struct):
     """An operator of a variant."""
 
     kind: str
-    blocks: list[Block] | None
+    blocks: list[BlockName] | None
     order: Layers
     options: dict[str, str | bool | Annotated[int, Meta(ge=-LARGEST_OPTION, le=LARGEST_OPTION)] | Finite | None]
 
@@ -83,7 +83,7 @@ class ParameterValues(Struct):
     unknown_label: Label | None
     shots: tuple[AtLeastOne, AtLeastOne]
     seed: int
-    unknown: Share | None = None
+    unknown: Fraction | None = None
     prior: Literal["uniform", "half"] | list[tuple[Label, Positive]] = "uniform"
     keep_features: bool = False
     thumbnails: bool = False
@@ -116,7 +116,7 @@ class SettingsValues(Struct):
     sharpness: list[tuple[Count, Sharpness]]
     growth: Growth
     limits: list[tuple[Count, Finite]]
-    accuracy: Share | None
+    accuracy: Fraction | None
     offsets: list[tuple[Count, Finite]] = []
     tempering: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     usual_range: Positive = 1.0
@@ -166,8 +166,8 @@ class AugmentationValues(Struct, forbid_unknown_fields=True):
     stretch: Annotated[float, Meta(ge=1, le=100)] = 1.0
     crop: Annotated[float, Meta(gt=0, le=1)] = 1.0
     image_size: Annotated[int, Meta(ge=0, le=LARGEST_INPUT)] = 0
-    colour: Share = 0.0
-    erase: Share = 0.0
+    colour: Fraction = 0.0
+    erase: Fraction = 0.0
 
 
 class EncoderValues(Struct):

@@ -18,7 +18,7 @@ from protograph.nn import neighbours as search
 from protograph.nn.classify import normalise
 from protograph.nn.graph import GraphLayer
 from protograph.nn.model import GraphPrototypeNetwork
-from protograph.nn.neighbours import NEIGHBOURS, Measure, NeighbourGraph, nearest
+from protograph.nn.neighbours import NEIGHBOURS, NeighbourGraph, NeighbourMeasure, nearest
 from protograph.nn.operators import (
     Blocks,
     Identity,
@@ -250,7 +250,7 @@ def _similarity_of(operator: nn.Module) -> nn.Module:
     return inner.similarity if isinstance(inner, Softmax) else inner
 
 
-def _measure_of(similarity: PrototypeSimilarity | TransformedSimilarity | KeySimilarity) -> Measure:
+def _measure_of(similarity: PrototypeSimilarity | TransformedSimilarity | KeySimilarity) -> NeighbourMeasure:
     return "cosine" if isinstance(similarity, KeySimilarity) else similarity.measure
 
 

@@ -21,7 +21,7 @@ from protograph._internal.segments import (
     MOST_SEGMENTS,
     NewSegment,
     Reader,
-    Rows,
+    RowParts,
     Segment,
     SegmentList,
     read_segments,
@@ -33,10 +33,10 @@ from protograph._internal.splices import (
     Piece,
     Splice,
     apply_differences,
-    differences,
     part_splices,
     row_splices,
     splice_pieces,
+    splices_between,
 )
 from protograph._version import __version__
 from protograph.classifier.model_schema import check_tensor, parse_as
@@ -44,10 +44,10 @@ from protograph.classifier.model_schema import check_tensor, parse_as
 FILE_FORMAT = "protograph-classifier"
 SEGMENTED_VERSION = 4  # of the format; plain files have versions up to 3
 SEGMENTED_BYTES = 2**26  # of tensors, from which on a file has segments
-LARGEST_SHARE = 1 / 2  # of the base, up to which changes are appended; then the file is written anew
-MOST_CHANGES = 1024  # segments, from which on the file is written anew
+LARGEST_APPENDED = 1 / 2  # of the base, up to which changes are appended; then the file is written anew
+SEGMENTS_UNTIL_REWRITE = 1024  # segments, from which on the file is written anew
 ROOM = 16  # every tensor of the base has room for a further 1 / 16 of its rows
-METADATA = {"format": FILE_FORMAT, "version": str(SEGMENTED_VERSION), "protograph": __version__}
+BASE_METADATA = {"format": FILE_FORMAT, "version": str(SEGMENTED_VERSION), "protograph": __version__}
 OPENING = f'{{"__metadata__":{{"format":"{FILE_FORMAT}","version":"{SEGMENTED_VERSION}"'.encode()  # of the header of a base
 VALUES, CHANGES = "classifier", "changes"  # the names of the tensors that hold JSON
 
@@ -97,7 +97,7 @@ class Stored:
     last: str
     state: str
     values: dict[str, Any]
-    tensors: Mapping[str, Rows]
+    tensors: Mapping[str, RowParts]
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return _nothing, ()
@@ -214,14 +214,16 @@ def _joined(axis: int, pieces: Sequence[Piece], base: Tensor | None, room: Tenso
     return torch.cat([source.narrow(axis, start, stop - start) for source, start, stop in pieces], axis)
 
 
-def write_stored(file: BinaryIO, values: Mapping[str, Any], tensors: Mapping[str, Rows], note: Mapping[str, Any]) -> Segment:
+def write_stored(
+    file: BinaryIO, values: Mapping[str, Any], tensors: Mapping[str, RowParts], note: Mapping[str, Any]
+) -> Segment:
     """Write a base into an empty file, without a buffer, and return it."""
     text = _encoded(values)
-    return write_segment(file, NewSegment("base", "", note, {VALUES: text, **tensors}, METADATA), room=ROOM)
+    return write_segment(file, NewSegment("base", "", note, {VALUES: text, **tensors}, BASE_METADATA), room=ROOM)
 
 
 def append_change(
-    path: Path, stored: Stored, values: Mapping[str, Any], tensors: Mapping[str, Rows], note: Mapping[str, Any]
+    path: Path, stored: Stored, values: Mapping[str, Any], tensors: Mapping[str, RowParts], note: Mapping[str, Any]
 ) -> Stored | None:
     """Append what is different to a file, whose lock the caller holds, and return what the file then holds.
 
@@ -243,18 +245,18 @@ def append_change(
         segments = read_segments(file)
         last, base = segments.segments[-1], segments.segments[0]
         as_it_was = (segments.identity, last.digest) == (stored.identity, stored.last) and segments.links == 1
-        if not as_it_was or len(segments.segments) >= MOST_CHANGES:
+        if not as_it_was or len(segments.segments) >= SEGMENTS_UNTIL_REWRITE:
             return None
         parts, changes = _changes(stored, tensors)
         for name, rows in parts.items():
             for tensor in [rows] if isinstance(rows, Tensor) else rows:
                 check_tensor(name, tensor, None)
-        changes.steps = differences(stored.values, values)
+        changes.steps = splices_between(stored.values, values)
         check_steps(stored.values, changes.steps, values)
         parts[CHANGES] = _encoded(changes)
-        if sum(map(row_bytes, parts.values())) + segments.stop - base.stop > LARGEST_SHARE * (base.stop - base.start):
+        if sum(map(row_bytes, parts.values())) + segments.stop - base.stop > LARGEST_APPENDED * (base.stop - base.start):
             return None
-        segment = write_segment(file, NewSegment("change", stored.state, note, parts, METADATA), last)
+        segment = write_segment(file, NewSegment("change", stored.state, note, parts, BASE_METADATA), last)
     return Stored(stored.identity, segment.digest, segment.digest, dict(values), dict(tensors))
 
 
@@ -269,14 +271,14 @@ def append_return(path: Path, state: str) -> None:
         segments = read_segments(file)
         if len(segments.segments) == MOST_SEGMENTS:
             raise ValueError(f"it went back and forth {MOST_SEGMENTS} times: change it first")
-        write_segment(file, NewSegment("return", state, {}, {}, METADATA), segments.segments[-1])
+        write_segment(file, NewSegment("return", state, {}, {}, BASE_METADATA), segments.segments[-1])
 
 
 def check_steps(old: Mapping[str, Any], steps: Sequence[Sequence[Any]], new: Mapping[str, Any]) -> None:
     """Raise an `AssertionError` unless the steps of a difference lead from the old values to the new ones."""
     changed = {key: _copied(value) for key, value in old.items()}
     apply_differences(changed, msgspec.json.decode(msgspec.json.encode(steps, enc_hook=_plain)))
-    assert not differences(changed, new), "a difference of values is wrong"
+    assert not splices_between(changed, new), "a difference of values is wrong"
 
 
 def _copied(value: Any) -> Any:
@@ -288,9 +290,9 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _changes(stored: Stored, tensors: Mapping[str, Rows]) -> tuple[dict[str, Rows], Changes]:
+def _changes(stored: Stored, tensors: Mapping[str, RowParts]) -> tuple[dict[str, RowParts], Changes]:
     """Return the tensors that a change has, and what it says of them."""
-    parts: dict[str, Rows] = {}
+    parts: dict[str, RowParts] = {}
     spliced: dict[str, SplicedTensor] = {}
     for name, rows in tensors.items():
         axis: Literal[0, 1] = 1 if name.endswith(".edges") else 0
@@ -302,7 +304,7 @@ def _changes(stored: Stored, tensors: Mapping[str, Rows]) -> tuple[dict[str, Row
     return parts, Changes([], [name for name in stored.tensors if name not in tensors], spliced)
 
 
-def _difference(old: Rows | None, new: Rows, axis: int) -> list[Splice] | None:
+def _difference(old: RowParts | None, new: RowParts, axis: int) -> list[Splice] | None:
     if old is None:
         return None
     if not isinstance(old, Tensor) and not isinstance(new, Tensor) and old[0].dtype == new[0].dtype:
@@ -316,7 +318,7 @@ def _difference(old: Rows | None, new: Rows, axis: int) -> list[Splice] | None:
     return row_splices(old, new, axis) if alike else None
 
 
-def _inserted(rows: Rows, splices: Sequence[Splice], axis: int) -> Tensor:
+def _inserted(rows: RowParts, splices: Sequence[Splice], axis: int) -> Tensor:
     """Return the new rows of splices, one after another."""
     shift, ranges = 0, []
     for at, removed, inserted in splices:

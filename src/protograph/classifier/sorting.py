@@ -16,11 +16,11 @@ from typing import Any
 from protograph._internal.errors import InputError
 from protograph._internal.locks import hold_lock
 
-LONGEST_NAME = 200  # bytes of a folder's name; file systems take 255
+LONGEST_FOLDER_NAME = 200  # bytes of a folder's name; file systems take 255
 DIGEST = 8  # hexadecimal digits that tell shortened names apart
 FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]|%(?=[0-9A-Fa-f]{2})|~(?=[0-9A-Fa-f]{8}\Z)')  # or taken for an escape
 RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\..*)?|answers\.(csv|jsonl).*")  # devices, and our table
-UNFINISHED = ".copy.part"  # the copy that is being made
+UNFINISHED_COPY = ".copy.part"  # the copy that is being made
 
 
 class SortedFolder:
@@ -45,7 +45,7 @@ class SortedFolder:
             try:
                 yield cls(root, labels)
             finally:
-                (root / UNFINISHED).unlink(missing_ok=True)
+                (root / UNFINISHED_COPY).unlink(missing_ok=True)
 
     def copy(self, image: Path, label: Any) -> Path:
         """Copy an image into the folder of its class, and return the copy.
@@ -67,7 +67,7 @@ class SortedFolder:
 
     def _copied(self, image: Path, target: Path) -> bool:
         """Copy a file, and return whether its new name was still free. The copy appears only when it is complete."""
-        scratch = self.root / UNFINISHED
+        scratch = self.root / UNFINISHED_COPY
         scratch.unlink(missing_ok=True)
         with image.open("rb") as source, scratch.open("xb") as copy:
             shutil.copyfileobj(source, copy)
@@ -103,7 +103,7 @@ def _folder_name(label: str) -> str:
         name = _escaped(name[0]) + name[1:]
     if name.endswith((".", " ")):
         name = name[:-1] + _escaped(name[-1])
-    return name if len(name.encode()) <= LONGEST_NAME else _with_digest(name, label)
+    return name if len(name.encode()) <= LONGEST_FOLDER_NAME else _with_digest(name, label)
 
 
 def _escaped(text: str) -> str:
@@ -116,7 +116,7 @@ def _folded(name: str) -> str:
 
 def _with_digest(name: str, label: str) -> str:
     digest = hashlib.sha256(label.encode()).hexdigest()[:DIGEST]
-    return f"{_cut(name, LONGEST_NAME - DIGEST - 1)}~{digest}"
+    return f"{_cut(name, LONGEST_FOLDER_NAME - DIGEST - 1)}~{digest}"
 
 
 def _cut(name: str, size: int) -> str:

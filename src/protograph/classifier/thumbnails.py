@@ -19,7 +19,7 @@ QUALITY = 80  # of its JPEG
 MOST_BYTES = 2**16  # of a thumbnail; usual ones have 3,000
 BEGIN, END = b"\xff\xd8\xff", b"\xff\xd9"  # of a JPEG
 NO_SIZE = (0xC4, 0xC8, 0xCC)  # markers among those from 0xC0 to 0xCF behind which there is no size
-AT_ONCE = 64  # images that a worker takes
+THUMBNAILS_AT_ONCE = 64  # images that a worker takes
 
 Thumbnails = tuple[bytes | None, ...]
 
@@ -61,7 +61,7 @@ def make_thumbnails(images: Sequence[Any], progress: Progress) -> Thumbnails:
 
     """
     names = image_names(images)
-    parts = [range(start, min(start + AT_ONCE, len(images))) for start in range(0, len(images), AT_ONCE)]
+    parts = [range(start, min(start + THUMBNAILS_AT_ONCE, len(images))) for start in range(0, len(images), THUMBNAILS_AT_ONCE)]
 
     def work(rows: range) -> list[bytes]:
         return [make_thumbnail(images[row], names[row]) for row in rows]

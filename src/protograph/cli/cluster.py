@@ -13,7 +13,7 @@ from protograph._internal.progress import Progress
 from protograph._version import __version__
 from protograph.cli.jobs import Ended, Queued, Resources, run_command
 
-SECONDS_BETWEEN_QUESTIONS = 0.5
+RAY_POLL_SECONDS = 0.5
 LONGEST_LOOK = 120  # seconds in which every machine of a cluster has to answer
 PROBE = ".protograph-cluster-"  # the beginning of the name of a file that every machine must see
 
@@ -141,7 +141,7 @@ class Cluster(Queued[Any]):
         except BaseException:
             self._ray.shutdown()
             raise
-        super().__init__(progress, SECONDS_BETWEEN_QUESTIONS)
+        super().__init__(progress, RAY_POLL_SECONDS)
 
     def _checked_options(self) -> dict[str, Any]:
         """Return what each run asks Ray for, which some machine must have."""

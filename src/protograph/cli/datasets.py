@@ -8,7 +8,7 @@ from rich.table import Table
 from protograph.cli.display import ShownProgress, escape, reported, show
 from protograph.cli.options import AsJson, Plugins, Root, load_plugins
 from protograph.data import DATASETS, find_source, open_dataset
-from protograph.data.check import Inspection, inspect_dataset
+from protograph.data.check import DatasetCheck, inspect_dataset
 from protograph.data.splits import DATASET_PARTS
 from protograph.training.recipes import default_recipe_name
 
@@ -41,7 +41,7 @@ def datasets_command(context: typer.Context, plugin: Plugins = None, as_json: As
 
 @datasets_app.command("check")
 @reported
-def check_command(
+def check_dataset_command(
     name: Annotated[str, typer.Argument(help="Dataset, see `protograph datasets`.")],
     root: Root = None,
     plugin: Plugins = None,
@@ -60,7 +60,7 @@ def check_command(
     show(inspection.as_dict() | {"verdict": verdict}, _inspection_table(inspection, verdict), as_json)
 
 
-def _inspection_table(inspection: Inspection, verdict: str | None) -> Table:
+def _inspection_table(inspection: DatasetCheck, verdict: str | None) -> Table:
     title = f"{inspection.dataset}, fingerprint {inspection.fingerprint}"
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(no_wrap=True)

@@ -22,7 +22,7 @@ from protograph.training.run_folder import Run
 from protograph.training.setup import trained_model
 from protograph.variants import find_variant
 
-VARIANTS = ("aux-only", "gcgpn-aux")
+COMPARED = ("aux-only", "gcgpn-aux")
 FEW_SHOT = tuple(method.name for method in FEW_SHOT_METHODS)
 ALL = ("pn+", "dfslwof-att", "aux-only", "gcgpn-cos-aux", "gcgpn-aux")
 
@@ -59,7 +59,7 @@ def demo_command(
     precision = best_precision(find_device(device))
     results: dict[str, dict[str, Any]] = {}
     histories = {}
-    for variant in FEW_SHOT if few_shot else ALL if everything else VARIANTS:
+    for variant in FEW_SHOT if few_shot else ALL if everything else COMPARED:
         folder = out / variant
         progress.say(f"{variant}: {find_variant(variant).summary}")
         config = configure(dataset, variant, shots=1, seed=seed, precision=precision)
@@ -82,7 +82,7 @@ def demo_command(
     show(results, measures_table({name: result["measures"] for name, result in results.items()}, title), as_json)
     if everything and not as_json:
         print(joint_space(results["pn+"], results["aux-only"], int(dataset.train.counts.min())))
-    progress.say(f"images: {out / 'curves.png'}, {out}/*/episode.png, {out / VARIANTS[1] / 'operator.png'}")
+    progress.say(f"images: {out / 'curves.png'}, {out}/*/episode.png, {out / COMPARED[1] / 'operator.png'}")
 
 
 def few_shot_demo_table(results: dict[str, dict[str, Any]], title: str) -> Table:

@@ -15,7 +15,7 @@ from protograph.data.image_list import list_images
 from protograph.encoders import BACKBONE_NAMES, open_encoder, strongest_backbone
 from protograph.encoders.embedding import IMAGES_PER_SHARD, Embedding, EmbedResult, ShardSettings, Share, embed
 
-ENGINES = ("local", "ray")
+EMBED_ENGINES = ("local", "ray")
 PROBLEMS_NAMED = 20  # images that cannot be read, one line each; the shards name all
 
 
@@ -105,8 +105,8 @@ def embed_command(
 
 def check_engine(engine: str, retries: int) -> None:
     """Raise an `InputError` unless the engine is known and makes use of the options."""
-    if engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
+    if engine not in EMBED_ENGINES:
+        raise unknown_name("engine", engine, EMBED_ENGINES)
     if engine == "local" and retries != RETRIES:
         raise InputError(f"--retries {retries} would be ignored with --engine local: leave it out")
 

@@ -17,7 +17,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 
 COMMAND = (sys.executable, "-m", "protograph")
-WATCH = "PROTOGRAPH_ENDS_WITH_STDIN"
+ENDS_WITH_STDIN = "PROTOGRAPH_ENDS_WITH_STDIN"
 JOB = "PROTOGRAPH_JOB"  # set for the commands started here, which report progress although they answer as JSON
 
 
@@ -86,7 +86,7 @@ class Engine(Protocol):
         ...
 
 
-class Processes:
+class LocalProcesses:
     """The engine of this machine. It passes on what the runs report, with their name in front."""
 
     def __init__(self, jobs: int, progress: Progress, thread_count: int | None = None) -> None:
@@ -117,10 +117,10 @@ class Processes:
             process.terminate()
 
 
-Run = TypeVar("Run")  # of a queue
+Handle = TypeVar("Handle")  # of a queue
 
 
-class Queued(ABC, Generic[Run]):
+class Queued(ABC, Generic[Handle]):
     """An engine with a queue of its own, which is asked every now and then what its runs report and which have ended.
 
     Args:
@@ -133,7 +133,7 @@ class Queued(ABC, Generic[Run]):
 
     def __init__(self, progress: Progress, seconds: float) -> None:
         self._progress, self._seconds = progress, seconds
-        self._waiting: dict[Run, tuple[str, Future[Ended]]] = {}
+        self._waiting: dict[Handle, tuple[str, Future[Ended]]] = {}
         self._changing = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -169,19 +169,19 @@ class Queued(ABC, Generic[Run]):
                 waiting[run][1].set_result(end)
 
     @abstractmethod
-    def _begin(self, name: str, words: list[str]) -> Run:
+    def _begin(self, name: str, words: list[str]) -> Handle:
         """Queue a run and return what the queue calls it."""
 
     @abstractmethod
-    def _ended(self, runs: Sequence[Run]) -> Mapping[Run, Ended]:
+    def _ended(self, runs: Sequence[Handle]) -> Mapping[Handle, Ended]:
         """Return how those of some runs ended that have."""
 
     @abstractmethod
-    def _reports(self, names: Mapping[Run, str]) -> Iterable[tuple[str, str]]:
+    def _reports(self, names: Mapping[Handle, str]) -> Iterable[tuple[str, str]]:
         """Return names and lines that runs have reported since the last question."""
 
     @abstractmethod
-    def _end(self, runs: Sequence[Run]) -> None:
+    def _end(self, runs: Sequence[Handle]) -> None:
         """End these runs, and let go of the queue."""
 
 
@@ -203,7 +203,7 @@ def run_command(
 
     """
     pipe = subprocess.PIPE
-    variables = {**os.environ, WATCH: "1", JOB: "1"}
+    variables = {**os.environ, ENDS_WITH_STDIN: "1", JOB: "1"}
     if thread_count is not None:
         variables["OMP_NUM_THREADS"] = str(thread_count)
     last = ""
@@ -228,7 +228,7 @@ def run_command(
 
 def end_with_parent() -> None:
     """End this process as soon as the process that started it ends, if that is a run of the command."""
-    if not os.environ.pop(WATCH, None):
+    if not os.environ.pop(ENDS_WITH_STDIN, None):
         return
 
     def watch() -> None:
@@ -310,7 +310,7 @@ def run_all(commands: Mapping[str, Sequence[str]], jobs: int, progress: Progress
     def failed(name: str, reason: str) -> None:
         failures.append(f"{name} failed: {reason}")
 
-    run_each(commands, Processes(jobs, progress), done, failed, give_up=True)
+    run_each(commands, LocalProcesses(jobs, progress), done, failed, give_up=True)
     if failures:
         raise InputError(failures[0])
     return {name: answers[name] for name in commands}

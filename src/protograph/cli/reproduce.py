@@ -11,7 +11,7 @@ from rich.table import Table
 
 from protograph._internal.errors import InputError, unknown_name
 from protograph.cli.display import ShownProgress, reported, show
-from protograph.cli.jobs import Engine, Processes, Resources, run_each
+from protograph.cli.jobs import Engine, LocalProcesses, Resources, run_each
 from protograph.cli.options import RECIPE_SETTINGS_HELP, RETRIES, AsJson, Device, Retries, Root, find_device, parse_changes
 from protograph.paper.grid import OTHER_TABLES, Selection, plan_tasks
 from protograph.paper.ledger import entry_path, lock_ledger, read_ledger, table_path
@@ -66,7 +66,7 @@ LedgerFolder = Annotated[
     typer.Option("--results", help="The folder of the ledger. Its summary is written beside it: RESULTS.md for results."),
 ]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder of the run folders.")]
-Changes = Annotated[
+ChangedSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -112,7 +112,7 @@ def reproduce_command(
     root: Root = None,
     results: LedgerFolder = Path("results"),
     runs: RunsFolder = Path("runs"),
-    change: Changes = None,
+    change: ChangedSettings = None,
     engine: EngineName = "local",
     threads: Threads = None,
     retries: Retries = RETRIES,
@@ -210,7 +210,7 @@ def train_grid(grid: GridRun, options: EngineOptions, as_json: bool) -> None:
 def open_engine(options: EngineOptions, grid: GridRun, progress: ShownProgress) -> Engine:
     """Return the engine that the user named."""
     if options.name == "local":
-        return Processes(options.jobs, progress, options.threads)
+        return LocalProcesses(options.jobs, progress, options.threads)
     resources = Resources(options.threads or torch.get_num_threads(), options.jobs, grid.device, options.retries)
     if options.name == "slurm":
         from protograph.cli.slurm import Slurm

@@ -10,7 +10,7 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress
 from protograph.cli.jobs import Ended, Queued, Resources, run_command
 
-SECONDS_BETWEEN_QUESTIONS = 2.0
+SLURM_POLL_SECONDS = 2.0
 MINUTES = 24 * 60  # of a job, where the user gives no other time
 MARK = "protograph: "  # in front of what a run reports, in the log of its job
 LOGS = ".slurm"  # the folder of the logs, in that of the run folders
@@ -62,7 +62,7 @@ class Slurm(Queued[QueuedRun]):
             raise InputError(
                 f"--slurm has an option that cannot be used ({' '.join(str(error).split())}): correct it"
             ) from error
-        super().__init__(progress, SECONDS_BETWEEN_QUESTIONS)
+        super().__init__(progress, SLURM_POLL_SECONDS)
 
     def _begin(self, name: str, words: list[str]) -> QueuedRun:
         return QueuedRun(name, words, self._submitted(words))

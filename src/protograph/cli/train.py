@@ -35,7 +35,7 @@ from protograph.training.setup import trained_model
 from protograph.training.stages import configure_first_stage, train
 from protograph.variants import find_variant
 
-SETTINGS: dict[str, type] = {
+SETTING_TYPES: dict[str, type] = {
     "dataset": str, "variant": str, "shots": int, "recipe": str, "seed": int, "relations": list, "backbone": str, "out": str,
     "start": str,
 }  # fmt: skip
@@ -96,7 +96,7 @@ def train_command(
     config: Annotated[
         Path | None,
         typer.Option(
-            help=f"A TOML file with any of these options: {', '.join(SETTINGS)}. A table [recipe] instead of the option "
+            help=f"A TOML file with any of these options: {', '.join(SETTING_TYPES)}. A table [recipe] instead of the option "
             "changes settings of the recipe that it names by `base`. Options on the command line win.",
             show_default=False,
         ),
@@ -233,10 +233,10 @@ def _settings(path: Path | None, given: dict[str, Any], changes: list[str] | Non
         if settings["recipe"] is None:
             del settings["recipe"]
     for name, value in settings.items():
-        if name not in SETTINGS:
-            raise unknown_name(f"setting in {path}", name, SETTINGS)
+        if name not in SETTING_TYPES:
+            raise unknown_name(f"setting in {path}", name, SETTING_TYPES)
         listed = value if isinstance(value, list) else []
-        if type(value) is not SETTINGS[name] or not all(isinstance(each, str) for each in listed):
-            wanted = {str: "a string", int: "a whole number", list: "a list of strings"}[SETTINGS[name]]
+        if type(value) is not SETTING_TYPES[name] or not all(isinstance(each, str) for each in listed):
+            wanted = {str: "a string", int: "a whole number", list: "a list of strings"}[SETTING_TYPES[name]]
             raise InputError(f"{path}: setting '{name}' must be {wanted}, not {value!r}")
     return {**settings, **given}, {**table, **parse_changes(changes)}

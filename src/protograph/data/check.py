@@ -8,7 +8,7 @@ from protograph.data.splits import DATASET_PARTS
 
 
 @dataclass(frozen=True)
-class Inspection:
+class DatasetCheck:
     """Facts that a user should know of a dataset before training on it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Inspection:
         return asdict(self)
 
 
-def inspect_dataset(dataset: Dataset) -> Inspection:
+def inspect_dataset(dataset: Dataset) -> DatasetCheck:
     """Return the counts and faults of an opened dataset."""
     parts: dict[str, dict[str, int]] = {}
     part_of: dict[int, str] = {}
@@ -69,7 +69,7 @@ def inspect_dataset(dataset: Dataset) -> Inspection:
         read = images.sizes[images.sizes[:, 0] > 0]
         sizes = {label: (int(read[:, axis].min()), int(read[:, axis].max())) for axis, label in enumerate(("width", "height"))}
     crossing = [rows for rows in groups if len({part_of.get(row) for row in rows}) > 1]
-    return Inspection(
+    return DatasetCheck(
         dataset=dataset.name,
         fingerprint=dataset.fingerprint,
         classes=len(dataset.classes),

@@ -30,14 +30,13 @@ from torch import Tensor
 
 from protograph._internal import sealed
 from protograph._internal.errors import InputError
-from protograph._internal.files import is_folder, read_plain_file
+from protograph._internal.files import ALWAYS_ALLOWED, is_folder, read_plain_file
 from protograph._internal.parquet import equal_lists, read_parquet
 
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1_000_000
 MAX_SHARD_BYTES = 4_000_000_000
 MOST_SHRUNK = 100  # of the bytes of features and of the shards that hold them; features hardly shrink
-ALWAYS_ALLOWED = 100_000_000  # bytes that the features of any folder may have
 MISSING_NAMED = 3  # shards in the error about those that are missing
 TEXT = "shard"  # the key of the text in a shard
 SHARD_NAME = re.compile(r"[0-9]{5,12}")

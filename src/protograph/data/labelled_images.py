@@ -16,7 +16,12 @@ from protograph._internal.progress import Progress
 from protograph.data.label_table import TABLE_SUFFIXES, LabelledName, check_present, read_label_table
 from protograph.data.reading import find_all_folders, find_folders, find_names
 
-PARTS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}  # by the name of the folder
+PART_OF_FOLDER = {
+    "train": "train",
+    "val": "validation",
+    "validation": "validation",
+    "test": "test",
+}  # by the name of the folder
 METADATA = tuple(f"metadata{suffix}" for suffix in reversed(TABLE_SUFFIXES))
 
 
@@ -40,7 +45,7 @@ class LabelledImages:
     def of_part(self, part: str) -> "LabelledImages":
         """Return the images of one part; classes without any are left out."""
         chosen = {label: [name for name in names if self.parts[name] == part] for label, names in self.files.items()}
-        folders = [folder for folder in self.folders if PARTS[folder.partition("/")[0]] == part]
+        folders = [folder for folder in self.folders if PART_OF_FOLDER[folder.partition("/")[0]] == part]
         return LabelledImages(self.root, {label: names for label, names in chosen.items() if names}, folders=folders)
 
 
@@ -81,7 +86,7 @@ def find_labelled_images(source: Path, skip_bad: bool, progress: Progress) -> La
             for label in labels
         },
         {
-            f"{folder}/{name}": PARTS[folder]
+            f"{folder}/{name}": PART_OF_FOLDER[folder]
             for folder, images in found.items()
             for names in images.files.values()
             for name in names
@@ -98,12 +103,14 @@ def part_folders(root: Path) -> list[str]:
     if not is_folder(root):
         return []
     folders = find_folders(root)
-    divided = "train" in folders and {*folders} <= PARTS.keys() and all(_holds_classes(root / name) for name in folders)
+    divided = (
+        "train" in folders and {*folders} <= PART_OF_FOLDER.keys() and all(_holds_classes(root / name) for name in folders)
+    )
     if not divided:
         return []
     if {"val", "validation"} <= {*folders}:
         raise InputError(f"{root} has both val and validation: keep one of these folders")
-    return sorted(folders, key=lambda name: list(PARTS).index(name))
+    return sorted(folders, key=lambda name: list(PART_OF_FOLDER).index(name))
 
 
 def _holds_classes(folder: Path) -> bool:
@@ -133,8 +140,8 @@ def _grouped(root: Path, rows: list[LabelledName]) -> LabelledImages:
     for name, label in sorted((row.name, row.label) for row in rows):
         files[label].append(name)
     folders = {row.name.partition("/")[0] if "/" in row.name else "" for row in rows}
-    divided = "train" in folders and len(folders) > 1 and folders <= PARTS.keys()
-    parts = {row.name: PARTS[row.name.partition("/")[0]] for row in rows} if divided else {}
+    divided = "train" in folders and len(folders) > 1 and folders <= PART_OF_FOLDER.keys()
+    parts = {row.name: PART_OF_FOLDER[row.name.partition("/")[0]] for row in rows} if divided else {}
     return LabelledImages(root, files, parts)
 
 

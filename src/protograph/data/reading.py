@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protograph._internal.errors import InputError
-from protograph._internal.files import build_folder, cache_folder, read_text_file
+from protograph._internal.files import ALWAYS_ALLOWED, LARGEST_RATIO, build_folder, cache_folder, read_text_file
 from protograph._internal.progress import Progress
 from protograph.data import decode
 from protograph.data.images import Images
@@ -33,11 +33,9 @@ SUFFIXES = decode.HEIC_OR_AVIF | {
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".jfif",
 }  # fmt: skip
 PIXELS_VERSION = 2  # raised whenever the same file gives other pixels
-CHUNK = 128  # files in a worker's job
-LARGEST_RATIO = 100  # of the bytes that an archive unpacks to and its size; images hardly shrink, text to a tenth
+FILES_OF_A_JOB = 128  # files in a worker's job
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # all others come from names in an archive
 MAX_TABLE_BYTES = 1_000_000_000  # of a table of images; one with a million lines has a tenth
-ALWAYS_ALLOWED = 100_000_000  # bytes that any archive may unpack to
 
 
 def read_images(root: Path, names: Sequence[str], size: int, normalisation: Normalisation, progress: Progress) -> Images:
@@ -276,13 +274,13 @@ def _decode(files: Sequence[str], size: int, folder: Path, progress: Progress) -
     target = folder / "pixels.npy"
     shape = (len(files), 3, size, size)
     _new_pixels(target, shape).flush()
-    starts = range(0, len(files), CHUNK)
+    starts = range(0, len(files), FILES_OF_A_JOB)
     digests = [""] * len(files)
     sizes, grey, errors = np.zeros((len(files), 2), np.int32), np.zeros(len(files), bool), {}
     local = threading.local()  # every thread has a separate worker
 
     def run(start: int) -> tuple[int, list[tuple[str | None, int, int, bool, str]]]:
-        paths = files[start : start + CHUNK]
+        paths = files[start : start + FILES_OF_A_JOB]
         try:
             local.worker.stdin.write(json.dumps([os.fspath(target), start, size, paths]) + "\n")
             local.worker.stdin.flush()

@@ -53,7 +53,7 @@ class Store(Protocol):
         ...
 
 
-ROOM = 0.8  # share of a device's free memory that images may take
+MEMORY_SHARE = 0.8  # share of a device's free memory that images may take
 
 
 class ImageStore:
@@ -91,7 +91,7 @@ class ImageStore:
 
     def to(self, device: torch.device) -> "ImageStore":
         """Return the same images for use on a device: kept there if they fit, otherwise fetched from where they are."""
-        fits = device.type != "cuda" or self.pixels.nbytes < ROOM * torch.cuda.mem_get_info(device)[0]
+        fits = device.type != "cuda" or self.pixels.nbytes < MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]
         return ImageStore(self.pixels.to(device) if fits else self.pixels, self.normalisation, device)
 
     def gather(

@@ -32,7 +32,7 @@ from protograph.data.tar_images import TarMember
 from protograph.encoders.base import ImageEncoder
 
 IMAGES_PER_SHARD = 2048  # a kill loses one shard of each process
-BEGUN_WITH = {  # what a manifest says -> what to say where it is no longer the same
+SHARDS_DEPEND_ON = {  # what a manifest says -> what to say where it is no longer the same
     "encoder": "the features there are by {before.encoder.name} at {before.encoder.size} pixels, not {now.encoder.name} at "
     "{now.encoder.size}",
     "list_digest": "images were added, removed or renamed since it was begun",
@@ -242,7 +242,7 @@ def _shard(images: Sequence[ListedImage], vectors: Tensor, problems: Mapping[int
 
 def _check_same(before: Manifest, now: Manifest, folder: Path) -> None:
     """Refuse to continue a folder that was begun with something else."""
-    for name, change in BEGUN_WITH.items():
+    for name, change in SHARDS_DEPEND_ON.items():
         if getattr(before, name) != getattr(now, name):
             raise InputError(
                 f"{folder} cannot be continued: {change.format(before=before, now=now)}; choose another --out, or remove it"

@@ -16,13 +16,13 @@ from protograph._internal.errors import InputError
 from protograph._internal.progress import Progress, Silent
 from protograph._internal.rows import ROWS_AT_ONCE, Rows, distinct
 
-Measure = Literal["cosine", "l2"]
+NeighbourMeasure = Literal["cosine", "l2"]
 MOST_DENSE = 4096  # classes of which all pairs are scored; of more, those of each class's nearest
 NEIGHBOURS = 32  # of each class, where an operator names no number
 MOST_EXACT = 20_000  # classes that are all compared with all; of more, an index names the nearest
 CONNECTIONS, CARE = 16, 128  # of the index: edges of a vector, and how many vectors are looked at when one is put in
 LEAST_SQUARE = 1e-12  # of a distance; less is rounding
-CANDIDATES = 2  # times as many neighbours as are asked for are taken from the index, and compared exactly
+OVERSAMPLING = 2  # times as many neighbours as are asked for are taken from the index, and compared exactly
 
 
 def load_usearch(classes: int) -> ModuleType:
@@ -40,7 +40,7 @@ def load_usearch(classes: int) -> ModuleType:
         ) from error
 
 
-def scores_of(rows: Tensor, columns: Tensor, measure: Measure) -> Tensor:
+def scores_of(rows: Tensor, columns: Tensor, measure: NeighbourMeasure) -> Tensor:
     """Return the scores [R, V] of rows [R, D] and columns [V, D]; for the cosine, both have length 1."""
     products = rows @ columns.T
     if measure == "cosine":
@@ -49,7 +49,7 @@ def scores_of(rows: Tensor, columns: Tensor, measure: Measure) -> Tensor:
     return -squares.masked_fill(squares < LEAST_SQUARE, 0).sqrt()
 
 
-def pair_scores(rows: Tensor, columns: Tensor, measure: Measure) -> Tensor:
+def pair_scores(rows: Tensor, columns: Tensor, measure: NeighbourMeasure) -> Tensor:
     """Return the scores [R, k] of rows [R, D] and of k columns [R, k, D] for each."""
     if measure == "cosine":
         return (columns @ rows[:, :, None])[..., 0]
@@ -58,7 +58,9 @@ def pair_scores(rows: Tensor, columns: Tensor, measure: Measure) -> Tensor:
     return -squares.masked_fill(near, 1).sqrt().masked_fill(near, 0)
 
 
-def nearest(rows: Tensor, columns: Iterable[tuple[int, Tensor]], count: int, measure: Measure) -> tuple[Tensor, Tensor]:
+def nearest(
+    rows: Tensor, columns: Iterable[tuple[int, Tensor]], count: int, measure: NeighbourMeasure
+) -> tuple[Tensor, Tensor]:
     """Return the scores [R, k] and the indices [R, k] of the columns nearest to rows [R, D], the nearest first.
 
     Args:
@@ -82,7 +84,7 @@ def _best_columns(scored: Iterable[tuple[int, Tensor]], rows: int, count: int, l
     return best, index
 
 
-def all_nearest(vectors: Rows, count: int, measure: Measure, progress: Progress | None = None) -> tuple[Rows, Rows]:
+def all_nearest(vectors: Rows, count: int, measure: NeighbourMeasure, progress: Progress | None = None) -> tuple[Rows, Rows]:
     """Return the scores [V, k] and the indices [V, k], in 32 bits, of the nearest vectors of all vectors [V, D]."""
     classes = len(vectors)
     count = min(count, classes)
@@ -96,17 +98,17 @@ def all_nearest(vectors: Rows, count: int, measure: Measure, progress: Progress 
     return Rows(scores), Rows(indices)
 
 
-def _by_products(vectors: Rows, count: int, measure: Measure) -> Iterator[tuple[Tensor, Tensor]]:
+def _by_products(vectors: Rows, count: int, measure: NeighbourMeasure) -> Iterator[tuple[Tensor, Tensor]]:
     for _, block in vectors:
         yield nearest(block, vectors, count, measure)
 
 
-def _by_index(vectors: Rows, count: int, measure: Measure) -> Iterator[tuple[Tensor, Tensor]]:
+def _by_index(vectors: Rows, count: int, measure: NeighbourMeasure) -> Iterator[tuple[Tensor, Tensor]]:
     index = VectorIndex(len(vectors), vectors.blocks[0].shape[1], measure)
     for start, block in vectors:
         index.add(start, block)
     for start, block in vectors:
-        chosen = index.search(block, CANDIDATES * count)
+        chosen = index.search(block, OVERSAMPLING * count)
         chosen[:, -1] = torch.arange(start, start + len(block))  # itself, if the index does not know it
         twice = (chosen[:, :-1] == chosen[:, -1:]).any(1)
         scores = pair_scores(block, vectors.take(chosen.clamp(min=0).flatten()).view(*chosen.shape, -1), measure)
@@ -127,7 +129,7 @@ class VectorIndex:
 
     """
 
-    def __init__(self, classes: int, features: int, measure: Measure, care: int = CARE) -> None:
+    def __init__(self, classes: int, features: int, measure: NeighbourMeasure, care: int = CARE) -> None:
         library = load_usearch(classes)
         metric = "ip" if measure == "cosine" else "l2sq"
         self.index = library.Index(ndim=features, metric=metric, dtype="i8", connectivity=CONNECTIONS, expansion_add=care)
@@ -173,7 +175,7 @@ class NeighbourGraph:
     scores: Rows
     indices: Rows
     count: int
-    measure: Measure
+    measure: NeighbourMeasure
 
     @property
     def width(self) -> int:
@@ -181,7 +183,7 @@ class NeighbourGraph:
         return self.scores.blocks[0].shape[1]
 
     @classmethod
-    def of(cls, vectors: Rows, count: int, measure: Measure, progress: Progress | None = None) -> "NeighbourGraph":
+    def of(cls, vectors: Rows, count: int, measure: NeighbourMeasure, progress: Progress | None = None) -> "NeighbourGraph":
         """Return the neighbours of all vectors."""
         return cls(vectors, *all_nearest(vectors, count, measure, progress), count, measure)
 

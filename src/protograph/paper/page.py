@@ -12,7 +12,7 @@ from protograph.paper.plots import figure_cells, fullest_recipe, missing_shots, 
 from protograph.paper.published import PAPER_DATASETS
 from protograph.paper.summary import summary_blocks
 from protograph.paper.verdicts import check_conclusions
-from protograph.report.document import Block, Figure, Heading, Paragraph, plain
+from protograph.report.document import Block, Figure, Heading, Paragraph, plain_text
 from protograph.report.figures import drawn
 
 
@@ -61,7 +61,7 @@ def _operators(dataset: str, root: Path | None, progress: Progress) -> list[Bloc
     try:
         opened = open_dataset(dataset, None if built_in else root, progress)
     except InputError as error:
-        return [Paragraph(f"The operator of {dataset} is not drawn, since its files are missing: {plain(str(error))}.")]
+        return [Paragraph(f"The operator of {dataset} is not drawn, since its files are missing: {plain_text(str(error))}.")]
     return [
         Figure(
             drawn(semantic_figure(opened, relation, column=True), "svg"),

@@ -15,7 +15,7 @@ from protograph.paper.statistics import Scores
 from protograph.paper.tables import ALLOWANCE, JUDGED, PUBLISHED, KnownScores, Row, csv_tables, measure_gaps, shortfalls
 from protograph.paper.trials import recipe_changes
 from protograph.paper.verdicts import CONTRADICTED, INCONCLUSIVE, MISSING, SUPPORTED, Finding, check_conclusions
-from protograph.report.document import Block, Bullets, Heading, Paragraph, Table, as_markdown, plain
+from protograph.report.document import Block, Bullets, Heading, Paragraph, Table, as_markdown, plain_text
 from protograph.training.recipes import RECIPES
 
 NARROW = 0.5  # points: about the standard deviation between seeds
@@ -108,7 +108,10 @@ def summary_blocks(ledger: Mapping[Task, Entry], findings: Sequence[Finding], re
     if findings:
         blocks += [Heading(2, "The paper's claims"), *_claims(findings)]
     if gaps := read_gaps(results):
-        blocks += [Heading(2, "Known gaps"), Bullets(tuple(f"**{plain(title)}** {plain(answer)}" for title, answer in gaps))]
+        blocks += [
+            Heading(2, "Known gaps"),
+            Bullets(tuple(f"**{plain_text(title)}** {plain_text(answer)}" for title, answer in gaps)),
+        ]
     return [*blocks, Heading(2, "How to reproduce it"), *_again(ledger, bool(reference), results)]
 
 
@@ -257,9 +260,9 @@ def _dataset_lines(ledger: Mapping[Task, Entry]) -> list[Block]:
         entries = [entry for task, entry in ledger.items() if task.cell.dataset == dataset]
         contents = sorted({entry.config.fingerprint for entry in entries})
         versions = sorted({entry.versions for entry in entries})
-        text = f"{dataset}: {_backbones(entries)}; fingerprint {', '.join(contents)}; {plain('; '.join(versions))}."
+        text = f"{dataset}: {_backbones(entries)}; fingerprint {', '.join(contents)}; {plain_text('; '.join(versions))}."
         if changed := sorted({recipe_changes(entry.config) for entry in entries} - {""}):
-            text += f" **Some runs changed their recipe: {plain('; '.join(changed))}.**"
+            text += f" **Some runs changed their recipe: {plain_text('; '.join(changed))}.**"
         if len(contents) > 1:
             text += " **These runs saw different images: their numbers cannot be compared.**"
         for run, count in _first_stages(entries).items():

@@ -15,17 +15,17 @@ from protograph._internal.errors import InputError
 from protograph._internal.files import check_plain_file, read_text_file
 from protograph._internal.npz import read_npz
 
-MAX_TABLE_BYTES = 16_000_000_000  # of a file; the largest word vectors have a third
+MAX_RELATION_BYTES = 16_000_000_000  # of a file; the largest word vectors have a third
 
 
 def require_file(path: Path, formats: str) -> None:
     """Raise an `InputError` that names the formats of files if there is no plain file at the path, or if it is too large."""
-    check_plain_file(path, "relation file", MAX_TABLE_BYTES, f"give {formats}")
+    check_plain_file(path, "relation file", MAX_RELATION_BYTES, f"give {formats}")
 
 
 def read_rows(path: Path) -> list[list[str]]:
     """Return the rows of a `.csv` or `.tsv` file, without spaces around the cells and without empty rows."""
-    text = read_text_file(path, "relation file", MAX_TABLE_BYTES)
+    text = read_text_file(path, "relation file", MAX_RELATION_BYTES)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if path.suffix == ".tsv" else ",", skipinitialspace=True)
     try:
         rows = [[cell.strip() for cell in line] for line in lines]

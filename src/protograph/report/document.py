@@ -1,6 +1,6 @@
 """Results as a document: headings, paragraphs, lists, tables and images, written as Markdown or as one page of HTML.
 
-Texts may have **bold** and `code` in them. A text from elsewhere (a class name, a note) goes through `plain` first.
+Texts may have **bold** and `code` in them. A text from elsewhere (a class name, a note) goes through `plain_text` first.
 """
 
 import re
@@ -108,7 +108,7 @@ class Figure:
 Block = Heading | Paragraph | Bullets | Table | Figure
 
 
-def plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Escape a text so that it stands for itself, whatever characters it contains."""
     escaped = re.sub(r"([\\`*|<\[\]&])", r"\\\1", " ".join(text.split()))
     return re.sub(r"(?i)(:(?=//)|(?<=www)\.|@)", r"\\\1", escaped)  # what some readers of Markdown make links of by themselves

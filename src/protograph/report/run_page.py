@@ -8,7 +8,7 @@ from torch import Tensor
 from protograph.data import Dataset
 from protograph.evaluation.confusions import Answers, strongest
 from protograph.evaluation.metrics import measure_titles
-from protograph.report.document import Block, Figure, Heading, Paragraph, Table, plain
+from protograph.report.document import Block, Figure, Heading, Paragraph, Table, plain_text
 from protograph.report.figures import curves, drawn
 from protograph.training.run_config import RunConfig
 from protograph.training.run_folder import Run
@@ -30,9 +30,9 @@ def run_document(
     """
     config = run.config
     blocks: list[Block] = [
-        Heading(1, f"{config.variant} on {plain(config.dataset)}, {config.shots}-shot"),
+        Heading(1, f"{config.variant} on {plain_text(config.dataset)}, {config.shots}-shot"),
         Paragraph(
-            f"Trained by the `{plain(config.recipe.name)}` recipe from seed {config.seed}; the weights are those of epoch "
+            f"Trained by the `{plain_text(config.recipe.name)}` recipe from seed {config.seed}; the weights are those of epoch "
             f"{measured['epoch']}, the best on validation classes. Accuracies in per cent with their 95 % intervals over 600 "
             f"test episodes of {dataset.seen} seen and {config.recipe.ways} novel classes."
         ),
@@ -109,14 +109,17 @@ def _relations(answers: Answers, dataset: Dataset, related: list[str]) -> list[B
         Paragraph(
             "The most frequent answers to queries of novel classes, with the classes that contributed most to the prototype "
             "that won and, for wrong answers, to the prototype of the true class. A share is the length of the contribution of "
-            f"a class through {', '.join(map(plain, related))} and the auxiliary operators, if the variant has any, divided by "
-            "the lengths of all contributions. Shares are means over these queries."
+            f"a class through {', '.join(map(plain_text, related))} and the auxiliary operators, if the variant has any, "
+            "divided by the lengths of all contributions. Shares are means over these queries."
         )
     ]
 
     def contributions(shares: Tensor, class_id: int) -> str:
         neighbours = strongest(shares, class_id, NEIGHBOURS)
-        named = [("itself", float(shares[class_id])), *((plain(dataset.title(index)), share) for index, share in neighbours)]
+        named = [
+            ("itself", float(shares[class_id])),
+            *((plain_text(dataset.title(index)), share) for index, share in neighbours),
+        ]
         return ", ".join(f"{name} {100 * share:.1f}\u00a0%" for name, share in named)
 
     right = [
@@ -156,12 +159,12 @@ def _configuration(config: RunConfig, measured: Mapping[str, Any]) -> Table:
 def _value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_value, value)) if any(map(str, value)) else "none"
-    return plain(str(value)) or "none"
+    return plain_text(str(value)) or "none"
 
 
 def _named(dataset: Dataset, class_id: int) -> str:
     novel = "" if class_id < dataset.seen else " (novel)"
-    return f"{plain(dataset.title(class_id))}{novel}"
+    return f"{plain_text(dataset.title(class_id))}{novel}"
 
 
 def _percent(part: int, total: int) -> str:

@@ -7,6 +7,7 @@ import torch
 from protograph.classifier.answering import Predictions
 from protograph.classifier.estimator import Classifier
 from protograph.classifier.explanation import CONSTANT, EARLIER, Heatmap, Nearest
+from protograph.classifier.labels import plain_label
 from protograph.data.decode import open_image
 from protograph.encoders import backbone_title
 from protograph.encoders.preparation import Preparation
@@ -20,11 +21,6 @@ MOST_THUMBNAILS = 4  # of a class, that a list of classes shows
 LEAST_VALUE = 0.0005  # contribution of a related class that is shown
 
 
-def plain(label: Any) -> Any:
-    """Return a label as a plain value."""
-    return label.item() if hasattr(label, "item") else label
-
-
 def prediction(upload: Upload, encoded: Encoded, unknown_label: Any, top: int) -> dict[str, Any]:
     """Return what was predicted of an image, or why it cannot be read."""
     if encoded.error is not None or encoded.predictions is None:
@@ -35,12 +31,12 @@ def prediction(upload: Upload, encoded: Encoded, unknown_label: Any, top: int) -
 def _answer(predictions: Predictions, row: int, unknown_label: Any, top: int) -> dict[str, Any]:
     chances = torch.from_numpy(predictions.probabilities[row])
     best = chances.argsort(descending=True, stable=True)[:top].tolist()
-    label = plain(predictions.labels[row])
+    label = plain_label(predictions.labels[row])
     return {
         "class": label,
         "unknown": label == unknown_label and label not in predictions.classes,
         "likeness": float(predictions.likeness[row]),
-        "nearest": [{"class": plain(predictions.classes[index]), "probability": chances[index].item()} for index in best],
+        "nearest": [{"class": plain_label(predictions.classes[index]), "probability": chances[index].item()} for index in best],
     }
 
 
@@ -48,7 +44,7 @@ def explanation(classifier: Classifier, encoded: Encoded, top: int) -> dict[str,
     """Return the answer about an image, and the classes nearest to it with what made their scores."""
     assert encoded.features is not None
     assert encoded.predictions is not None
-    labels = {str(plain(label)): plain(label) for label in classifier.classes_}
+    labels = {str(plain_label(label)): plain_label(label) for label in classifier.classes_}
     answer = _answer(encoded.predictions, encoded.row, classifier.unknown_label, top)
     nearest = classifier.explain(encoded.features.numpy(), top)
     return {**answer, "nearest": [_contributions(part, labels) for part in nearest]}
@@ -75,7 +71,7 @@ def _contributions(nearest: Nearest, labels: dict[str, Any]) -> dict[str, Any]:
 
 def heatmap(classifier: Classifier, preparation: Preparation, drawn: Heatmap, content: bytes) -> dict[str, Any]:
     """Return a heat map, with the part of the upright image that it covers."""
-    labels = {str(plain(label)): plain(label) for label in classifier.classes_}
+    labels = {str(plain_label(label)): plain_label(label) for label in classifier.classes_}
     rows, columns = drawn.scores.shape
     with open_image(content) as opened:
         width, height = opened.size
@@ -107,7 +103,7 @@ def model_summary(name: str, served: Served, limits: Limits, changes: list[Any])
         "encoder": backbone_title(described),
         "size": list(described["preparation"]["shape"][1:]),
         "unknown": None if classifier.threshold_ is None else classifier.unknown,  # with few images it is not calibrated yet
-        "unknown_label": plain(classifier.unknown_label),
+        "unknown_label": plain_label(classifier.unknown_label),
         "prior": classifier.prior,
         "relations": list(space.relations),
         "has": {

@@ -27,7 +27,7 @@ from protograph.serve.uploads import shown
 
 PAGE = Path(__file__).parent / "page"
 TEMPLATES = Path(__file__).parent / "templates"
-WATCH = 1.0  # seconds between looks at the model file
+WATCH_SECONDS = 1.0  # seconds between looks at the model file
 NO_JSON = "the body is no JSON object: send one, as application/json"
 UNCHANGED = {"cache-control": "no-cache"}  # asked for at each use; the answer is short where nothing changed
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".svg": "image/svg+xml", ".css": "text/css"}
@@ -131,7 +131,7 @@ async def events(request: Request) -> StreamingResponse:
 async def _watch(application: Application) -> None:
     """Look whether another process changed the file, so that open pages hear of it."""
     while True:
-        await asyncio.sleep(WATCH)
+        await asyncio.sleep(WATCH_SECONDS)
         with suppress(Exception):  # a request that meets the same tells of it
             await application.host.current()
 

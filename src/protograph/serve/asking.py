@@ -6,10 +6,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from protograph._internal.errors import InputError
-from protograph.classifier.labels import parse_label
+from protograph.classifier.labels import parse_label, plain_label
 from protograph.serve import answers
 from protograph.serve.application import application_of
-from protograph.serve.bodies import IMAGE, IMAGES, form_body, text_field
+from protograph.serve.bodies import IMAGE, IMAGE_FILES, form_body, text_field
 from protograph.serve.model_host import Served
 from protograph.serve.refusals import Json
 from protograph.serve.replies import ExplainReply, PredictReply
@@ -20,7 +20,9 @@ USUAL_TOP = 5
 TOP = text_field(f"How many classes to name for each image; by default {USUAL_TOP}.")
 
 
-@router.post("/api/predict", response_model=PredictReply, openapi_extra=form_body({"images": IMAGES, "top": TOP}, ("images",)))
+@router.post(
+    "/api/predict", response_model=PredictReply, openapi_extra=form_body({"images": IMAGE_FILES, "top": TOP}, ("images",))
+)
 async def predict(request: Request) -> Json:
     """Tell what images show."""
     application = application_of(request)
@@ -31,7 +33,7 @@ async def predict(request: Request) -> Json:
     served = await application.host.current()
     knows_a_class(served)
     encoded = await application.batcher.encode(form.files, served, predict=True)
-    unknown = answers.plain(served.classifier.unknown_label)
+    unknown = plain_label(served.classifier.unknown_label)
     results = [answers.prediction(upload, part, unknown, top) for upload, part in zip(form.files, encoded, strict=True)]
     return Json({"version": served.version, "results": results})
 

@@ -27,7 +27,7 @@ from protograph.serve.uploads import Upload
 
 MOST = 32  # images of a batch
 NEARLY_FULL = 0.75  # share of a batch from which filling it up pays
-WAIT = 0.002  # seconds that the first image of a batch waits for others
+BATCH_SECONDS = 0.002  # seconds that the first image of a batch waits for others
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Batcher:
                 if not self._waiting:
                     self._changed.wait()
                     continue
-                rest = self._waiting[0].arrived + WAIT - time.monotonic()
+                rest = self._waiting[0].arrived + BATCH_SECONDS - time.monotonic()
                 if rest > 0 and len(self._waiting) < MOST and not self._closed:
                     self._changed.wait(rest)
                     continue

@@ -37,7 +37,7 @@ class RelationsBody(ClassBody):
     known_as: str | None = Field(None, description="The name by which the relation knows the class, such as crane.n.05.")
 
 
-IMAGES = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "Image files."}
+IMAGE_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "Image files."}
 IMAGE = {"type": "string", "format": "binary", "description": "An image file."}
 
 

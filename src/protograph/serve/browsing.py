@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from protograph._internal.errors import InputError
 from protograph.classifier import history as file_history
-from protograph.classifier.labels import parse_label
+from protograph.classifier.labels import parse_label, plain_label
 from protograph.serve import answers
 from protograph.serve.application import application_of
 from protograph.serve.refusals import Json, Refusal
@@ -22,8 +22,8 @@ from protograph.serve.replies import (
 )
 
 router = APIRouter(tags=["browse"])
-MOST_CHANGES = 100  # that history lists
-Name = Query(alias="class", description="The class.")
+LISTED_CHANGES = 100  # that history lists
+ClassName = Query(alias="class", description="The class.")
 
 
 @router.get("/api/model", response_model=ModelReply)
@@ -44,7 +44,7 @@ async def classes(request: Request) -> Json:
 
 
 @router.get("/api/classes/examples", response_model=ExamplesReply)
-async def examples(request: Request, name: str = Name) -> Json:
+async def examples(request: Request, name: str = ClassName) -> Json:
     """List the examples of a class."""
     served = await application_of(request).host.current()
     label = parse_label(name, served.classifier.classes_)
@@ -59,7 +59,9 @@ async def examples(request: Request, name: str = Name) -> Json:
 
 
 @router.get("/api/classes/thumbnail", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
-async def thumbnail(request: Request, name: str = Name, index: int = Query(ge=0, description="Which example.")) -> Response:
+async def thumbnail(
+    request: Request, name: str = ClassName, index: int = Query(ge=0, description="Which example.")
+) -> Response:
     """Show an example of a class."""
     served = await application_of(request).host.current()
     images = served.classifier.thumbnails_of(parse_label(name, served.classifier.classes_))
@@ -70,7 +72,7 @@ async def thumbnail(request: Request, name: str = Name, index: int = Query(ge=0,
 
 
 @router.get("/api/classes/relations", response_model=RelationsReply)
-async def relations(request: Request, name: str = Name) -> Json:
+async def relations(request: Request, name: str = ClassName) -> Json:
     """Tell how a class relates to others, and how it may relate to more; the class may be one to come."""
     host = application_of(request).host
     served = await host.current()
@@ -78,7 +80,7 @@ async def relations(request: Request, name: str = Name) -> Json:
     related = answers.relations_of(served.classifier, str(label))
     suggested = await host.run(served.classifier.suggest_relations, label)
     suggestions = [
-        {"class": answers.plain(part.label), "similarity": part.similarity, "source": part.source} for part in suggested
+        {"class": plain_label(part.label), "similarity": part.similarity, "source": part.source} for part in suggested
     ]
     return Json({"version": served.version, "class": label, "relations": related, "suggestions": suggestions})
 
@@ -101,7 +103,7 @@ async def class_map(request: Request) -> Json:
     served = await host.current()
     drawn = await host.run(served.classifier.class_map)
     added = {row["class"]: row["added"] for row in answers.class_list(served.classifier)}
-    names = [answers.plain(label) for label in drawn.labels]
+    names = [plain_label(label) for label in drawn.labels]
     labels = [
         {"class": name, "x": float(x), "y": float(y), "added": added[name]}
         for name, (x, y) in zip(names, drawn.positions, strict=True)
@@ -127,6 +129,6 @@ async def history(request: Request) -> Json:
             "classes": change.classes,
             "undone": change.undone,
         }
-        for change in changes[:MOST_CHANGES]
+        for change in changes[:LISTED_CHANGES]
     ]
     return Json({"version": served.version, "changes": rows})

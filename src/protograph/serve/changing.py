@@ -15,7 +15,7 @@ from protograph.classifier.estimator import Classifier
 from protograph.classifier.labels import parse_label
 from protograph.classifier.thumbnails import Examples, Thumbnails, make_thumbnail
 from protograph.serve.application import Application, application_of
-from protograph.serve.bodies import IMAGES, ClassBody, ExamplesBody, RelationsBody, RenameBody, form_body, text_field
+from protograph.serve.bodies import IMAGE_FILES, ClassBody, ExamplesBody, RelationsBody, RenameBody, form_body, text_field
 from protograph.serve.model_host import Served
 from protograph.serve.refusals import Json
 from protograph.serve.replies import ChangeReply
@@ -31,7 +31,7 @@ router = APIRouter(tags=["change"], dependencies=[Depends(TOKEN)])  # for the de
     openapi_extra=form_body(
         {
             "name": text_field("The name of the new class."),
-            "images": IMAGES,
+            "images": IMAGE_FILES,
             "relations": text_field("How it relates, as JSON: {class: similarity}, or a name that the relation knows."),
         },
         ("name",),
@@ -81,7 +81,7 @@ async def rename_class(request: Request, body: RenameBody) -> Json:
 @router.post(
     "/api/classes/examples",
     response_model=ChangeReply,
-    openapi_extra=form_body({"class": text_field("The class."), "images": IMAGES}, ("class", "images")),
+    openapi_extra=form_body({"class": text_field("The class."), "images": IMAGE_FILES}, ("class", "images")),
 )
 async def add_examples(request: Request) -> Json:
     """Add images to a class, as when an answer is corrected."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from protograph._internal.errors import InputError
 from protograph.data.decode import MAX_PIXELS
 
-MOST_NAMED = 200  # characters of a class name
+LONGEST_CLASS_NAME = 200  # characters of a class name
 MOST_SHOWN = 120  # characters of a file name in an answer
 
 

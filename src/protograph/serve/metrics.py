@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-IMAGES = (1, 2, 4, 8, 16, 32)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -44,7 +44,7 @@ class Metrics:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.seconds: dict[str, Histogram] = {}
-        self.batches = Histogram(IMAGES)
+        self.batches = Histogram(BATCH_SIZES)
         self.unreadable = 0
         self.in_flight = 0
         self.changes = 0

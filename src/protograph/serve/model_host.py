@@ -22,11 +22,11 @@ from protograph.classifier.model_file import read_header
 from protograph.encoders.base import ImageEncoder, KeptEncoder
 
 Stamp = tuple[int, int, int]
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 MOST_SCORES = 10_000  # of examples by classes, up to which a change also says how accuracy changed: in half a second
 PILLOW = "PIL"  # whose warnings about images may come from a worker meanwhile
-VERSION = 12  # letters of the digest
+DIGEST_LETTERS = 12  # letters of the digest
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ModelHost:
         self._refused: Stamp | None = None
         self.served = self._load(None)
 
-    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def run(self, function: Callable[..., Returned], *arguments: Any) -> Returned:
         """Return the result of a function, computed beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
@@ -257,4 +257,4 @@ def stamp_of(path: Path) -> Stamp | None:
 
 def version_of(path: Path) -> str:
     """Return a short digest of a model file."""
-    return read_header(path)["digest"][:VERSION]
+    return read_header(path)["digest"][:DIGEST_LETTERS]

@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Label = str | int | float
-VERSION = Field(description="The state of the model file that the answer comes from.")
+ClassLabel = str | int | float
+FILE_STATE = Field(description="The state of the model file that the answer comes from.")
 CLASS = Field(alias="class", description="The class.")
 
 
@@ -30,7 +30,7 @@ class HealthReply(_Reply):
 class ProbabilityReply(_Reply):
     """How probable a class is."""
 
-    name: Label = CLASS
+    name: ClassLabel = CLASS
     probability: float
 
 
@@ -39,7 +39,7 @@ class ImageReply(_Reply):
 
     file: str = Field(description="The name of the file, without folders.")
     error: str | None = Field(None, description="Why it cannot be read. Then the other fields are missing.")
-    name: Label | None = Field(None, alias="class", description="The answer: a class, or the label of unknown images.")
+    name: ClassLabel | None = Field(None, alias="class", description="The answer: a class, or the label of unknown images.")
     unknown: bool | None = Field(None, description="Whether it is like no class.")
     likeness: float | None = Field(None, description="How like a class it is; below a limit it is unknown.")
     nearest: list[ProbabilityReply] | None = Field(None, description="The most probable classes.")
@@ -48,14 +48,14 @@ class ImageReply(_Reply):
 class PredictReply(_Reply):
     """What images show."""
 
-    version: str = VERSION
+    version: str = FILE_STATE
     results: list[ImageReply] = Field(description="An answer for each image, in their order.")
 
 
 class RelatedReply(_Reply):
     """What a related class brings to the score of another one."""
 
-    name: Label = CLASS
+    name: ClassLabel = CLASS
     relation: str
     value: float
 
@@ -73,8 +73,8 @@ class ScoreReply(ProbabilityReply):
 class HeatmapReply(_Reply):
     """Which parts of an image spoke for a class."""
 
-    name: Label = CLASS
-    against: Label | None = Field(description="The class that it is compared with; null for the mean of all others.")
+    name: ClassLabel = CLASS
+    against: ClassLabel | None = Field(description="The class that it is compared with; null for the mean of all others.")
     score: float
     rows: int
     columns: int
@@ -85,9 +85,9 @@ class HeatmapReply(_Reply):
 class ExplainReply(_Reply):
     """What an image shows, and why."""
 
-    version: str = VERSION
+    version: str = FILE_STATE
     file: str = Field(description="The name of the file, without folders.")
-    name: Label = Field(alias="class", description="The answer: a class, or the label of unknown images.")
+    name: ClassLabel = Field(alias="class", description="The answer: a class, or the label of unknown images.")
     unknown: bool = Field(description="Whether it is like no class.")
     likeness: float = Field(description="How like a class it is; below a limit it is unknown.")
     nearest: list[ScoreReply] = Field(description="The most probable classes, with what their scores consist of.")
@@ -99,14 +99,14 @@ class ModelReply(_Reply):
     """What the model file is."""
 
     file: str = Field(description="Its name.")
-    version: str = VERSION
+    version: str = FILE_STATE
     classes: int = Field(description="The number of classes.")
     fitted: int = Field(description="How many of them were fitted.")
     added: int = Field(description="How many of them were added.")
     encoder: str = Field(description="The frozen network for the images.")
     size: list[int] = Field(description="Height and width of the images that it takes.")
     unknown: float | None = Field(description="The share of known images that may be answered as unknown.")
-    unknown_label: Label = Field(description="The answer for images that are like no class.")
+    unknown_label: ClassLabel = Field(description="The answer for images that are like no class.")
     prior: Any = Field(description="How likely classes are before an image is seen.")
     relations: list[str] = Field(description="What tells how classes relate.")
     has: dict[str, bool] = Field(description="What it can show: heat maps, thumbnails, and more.")
@@ -117,7 +117,7 @@ class ModelReply(_Reply):
 class ClassReply(_Reply):
     """A class."""
 
-    name: Label = CLASS
+    name: ClassLabel = CLASS
     added: bool
     examples: int | None
     thumbnails: int
@@ -127,7 +127,7 @@ class ClassReply(_Reply):
 class ClassesReply(_Reply):
     """All classes."""
 
-    version: str = VERSION
+    version: str = FILE_STATE
     classes: list[ClassReply] = Field(description="The classes in alphabetical order, with numbers of examples and thumbnails.")
 
 
@@ -141,15 +141,15 @@ class ExampleReply(_Reply):
 class ExamplesReply(_Reply):
     """The examples of a class."""
 
-    version: str = VERSION
-    name: Label = CLASS
+    version: str = FILE_STATE
+    name: ClassLabel = CLASS
     examples: list[ExampleReply] = Field(description="The index of each, and whether it has a thumbnail.")
 
 
 class RelationReply(_Reply):
     """A class that another one is related to."""
 
-    name: Label = CLASS
+    name: ClassLabel = CLASS
     relation: str
     similarity: float
 
@@ -157,7 +157,7 @@ class RelationReply(_Reply):
 class SuggestionReply(_Reply):
     """A class that another one may be related to."""
 
-    name: Label = CLASS
+    name: ClassLabel = CLASS
     similarity: float
     source: str
 
@@ -165,8 +165,8 @@ class SuggestionReply(_Reply):
 class RelationsReply(_Reply):
     """How a class relates to others."""
 
-    version: str = VERSION
-    name: Label = CLASS
+    version: str = FILE_STATE
+    name: ClassLabel = CLASS
     relations: list[RelationReply] = Field(description="What was told, the most similar classes first.")
     suggestions: list[SuggestionReply] = Field(description="What it is likely to be similar to, and who says so.")
 
@@ -175,7 +175,7 @@ class CheckReply(_Reply):
     """Whether the model was taught enough."""
 
     file: str = Field(description="The name of the model file.")
-    version: str = VERSION
+    version: str = FILE_STATE
     verdict: str = Field(description="Whether it was, in words.")
     accuracy: float | None = Field(description="The share of right answers, the mean over classes.")
     covers_fitted: bool = Field(description="Whether images of fitted classes were asked too.")
@@ -189,7 +189,7 @@ class CheckReply(_Reply):
 class PlaceReply(_Reply):
     """Where a class stands on the map."""
 
-    name: Label = CLASS
+    name: ClassLabel = CLASS
     x: float
     y: float
     added: bool
@@ -198,8 +198,8 @@ class PlaceReply(_Reply):
 class LineReply(_Reply):
     """A line between two classes of the map."""
 
-    begin: Label = Field(alias="from")
-    end: Label = Field(alias="to")
+    begin: ClassLabel = Field(alias="from")
+    end: ClassLabel = Field(alias="to")
     weight: float
     relation: str
 
@@ -207,7 +207,7 @@ class LineReply(_Reply):
 class MapReply(_Reply):
     """The map of the classes."""
 
-    version: str = VERSION
+    version: str = FILE_STATE
     labels: list[PlaceReply] = Field(description="The place of each class, from -1 to 1.")
     edges: list[LineReply] = Field(description="Lines between related classes.")
 
@@ -225,14 +225,14 @@ class StepReply(_Reply):
 class HistoryReply(_Reply):
     """The changes of the model file."""
 
-    version: str = VERSION
+    version: str = FILE_STATE
     changes: list[StepReply] = Field(description="The changes, the newest first.")
 
 
 class ChangeReply(_Reply):
     """What a change did."""
 
-    version: str = VERSION
+    version: str = FILE_STATE
     what: str = Field(description="What was done, in words.")
     classes: int = Field(description="The number of classes now.")
     held_out: dict[str, float | None] = Field(

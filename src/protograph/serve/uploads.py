@@ -8,7 +8,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from protograph._internal.errors import InputError
-from protograph.serve.limits import MOST_NAMED, MOST_SHOWN, Limits
+from protograph.serve.limits import LONGEST_CLASS_NAME, MOST_SHOWN, Limits
 from protograph.serve.refusals import Refusal
 
 MOST_FIELDS = 20
@@ -194,8 +194,8 @@ def class_name(text: str) -> str:
 
     """
     name = unicodedata.normalize("NFC", text).strip()
-    if len(name) > MOST_NAMED:
-        raise InputError(f"a class name may have {MOST_NAMED} characters, not {len(name)}: give a shorter one")
+    if len(name) > LONGEST_CLASS_NAME:
+        raise InputError(f"a class name may have {LONGEST_CLASS_NAME} characters, not {len(name)}: give a shorter one")
     if any(unicodedata.category(letter) in HIDDEN and letter != "\u200d" for letter in name):
         raise InputError("the class name has characters that cannot be seen, such as a line break: leave them out")
     return name

@@ -26,7 +26,7 @@ class MeasureValues(Struct):
 MeasuresValues = dict[str, MeasureValues]
 
 
-def check_complete(measures: MeasuresValues) -> None:
+def check_all_measures(measures: MeasuresValues) -> None:
     """Raise a `ValueError` unless stored measures are all of the paper's, or those of novel classes alone."""
     if missing := set(stored_measures(measures.keys())) - measures.keys():
         raise ValueError(f"the measure '{min(missing)}' is missing")
@@ -38,7 +38,7 @@ class MeasuredValues(Struct):
     measures: MeasuresValues
 
     def __post_init__(self) -> None:
-        check_complete(self.measures)
+        check_all_measures(self.measures)
 
 
 class EpochValues(Struct):
@@ -50,7 +50,7 @@ class EpochValues(Struct):
     learned: dict[str, float] = {}
 
     def __post_init__(self) -> None:
-        check_complete(self.validation)
+        check_all_measures(self.validation)
 
 
 class LastEpochValues(MeasuredValues):

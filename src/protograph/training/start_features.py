@@ -29,8 +29,8 @@ from protograph.training.run_folder import Run
 from protograph.training.setup import fold_folder, set_parameters, trained_model
 from protograph.variants import find_variant
 
-FORMAT = 1  # of what is cached
-AT_ONCE = 256  # images of a batch of changed views
+CACHE_FORMAT = 1  # of what is cached
+VIEWS_AT_ONCE = 256  # images of a batch of changed views
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def changed_views(
     device, views = dataset.store.device, []
     for view in range(count):
         generator = seeded(seed, "view", view, device=device)
-        parts = torch.split(images.to(device), AT_ONCE)
+        parts = torch.split(images.to(device), VIEWS_AT_ONCE)
         views.append(torch.cat([model.embed(dataset.store.gather(part, augmentation, generator)) for part in parts]))
     if not views:
         return torch.zeros(len(images), 0, model.features, device=device)
@@ -120,7 +120,7 @@ def start_features(
     views, device = max(1, recipe.views), dataset.store.device
     augmentation = replace(dataset.augmentation, **recipe.image_changes)
     changes = [views, seed, augmentation.to_dict()] if views > 1 else []
-    key = json.dumps([FORMAT, dataset.fingerprint, changes, precision, device.type])
+    key = json.dumps([CACHE_FORMAT, dataset.fingerprint, changes, precision, device.type])
     digest = tensors_digest(key, {"images": images, **run.weights(selection)})
     path = cache_folder() / "start-features" / f"{digest}.safetensors"
     try:

@@ -9,7 +9,7 @@ import pytest
 from data import layouts
 from protograph._internal.errors import InputError
 from protograph.data import Dataset, open_dataset
-from protograph.data.check import Inspection, inspect_dataset
+from protograph.data.check import DatasetCheck, inspect_dataset
 from protograph.data.datasets.mini_imagenet import mini_imagenet_verdict
 from protograph.data.splits import DATASET_PARTS
 
@@ -268,13 +268,13 @@ def test_missing_folders_are_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(real_root: Path) -> tuple[Dataset, Inspection]:
+def real(real_root: Path) -> tuple[Dataset, DatasetCheck]:
     """Once for all tests: it reads 60,000 images."""
     dataset = open_dataset("mini-imagenet", real_root)
     return dataset, inspect_dataset(dataset)
 
 
-def test_the_real_dataset_is_the_papers(real: tuple[Dataset, Inspection]) -> None:
+def test_the_real_dataset_is_the_papers(real: tuple[Dataset, DatasetCheck]) -> None:
     dataset, findings = real
     assert (findings.classes, findings.images, findings.unreadable) == (100, 60_000, {})
     assert {part: tuple(found.values()) for part, found in findings.parts.items()} == {
@@ -288,14 +288,14 @@ def test_the_real_dataset_is_the_papers(real: tuple[Dataset, Inspection]) -> Non
     assert mini_imagenet_verdict(dataset).startswith("This is the dataset the paper used, but for one thing")
 
 
-def test_the_real_dataset_has_eight_pairs_of_equal_images(real: tuple[Dataset, Inspection]) -> None:
+def test_the_real_dataset_has_eight_pairs_of_equal_images(real: tuple[Dataset, DatasetCheck]) -> None:
     _, findings = real
     assert [len(names) for names in findings.duplicates] == [2] * 8
     assert len(findings.crossing) == 6
     assert all("(train) = " in " = ".join(names) for names in findings.crossing)
 
 
-def test_the_real_dataset_is_the_one_measured_before(real: tuple[Dataset, Inspection]) -> None:
+def test_the_real_dataset_is_the_one_measured_before(real: tuple[Dataset, DatasetCheck]) -> None:
     """Of the copy in which every image was encoded once more; another copy of the same images has another one."""
     dataset, _ = real
     assert dataset.fingerprint == "74bca8f224d5a459"

@@ -23,7 +23,7 @@ def naive(model: FewShotModel, support: Tensor, queries: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 5)])
 def test_logits_equal_a_loop_over_pairs(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relation_network, "NUMBERS_AT_ONCE", 1)  # query by query
+    monkeypatch.setattr(relation_network, "OUTPUTS_AT_ONCE", 1)  # query by query
     model = small_model("relation-network")
     with torch.random.fork_rng():
         model.method = RelationNetwork(4, size).double().eval()

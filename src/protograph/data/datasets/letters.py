@@ -46,7 +46,7 @@ NOVEL_VALIDATION_LETTERS, NOVEL_TEST_LETTERS = 40, 60
 
 LETTER_SIZE = 28  # pixels of an image
 CANVAS = 2 * LETTER_SIZE  # glyphs are set at twice the size and sampled down
-ALIKE = 0.015  # letters with a median cosine distance over the faces below this are one class; no pair is near it
+SAME_LETTER = 0.015  # letters with a median cosine distance over the faces below this are one class; no pair is near it
 BEND = (0.16, 0.24, 0.12, 0.12, 0.15)  # largest change of scale, shear, bend, twist and shift, in half images
 INK, GRAIN, BLOTS = 180, 15, 15  # faintest ink, grey levels of noise by pixel and by patch
 STRIP = (7, 14)  # width of the strip that hides part of every letter, in pixels
@@ -58,7 +58,7 @@ Pixels = NDArray[np.uint8]
 def open_letters(cache: Path | None = None, progress: Progress | None = None, seed: int = 0) -> Dataset:
     """Return the letters with their class split; they are drawn at the first call and read from the cache afterwards."""
     versions = {
-        "drawing": [DRAWINGS_VERSION, LETTER_SIZE, ALIKE, BEND, INK, GRAIN, BLOTS, STRIP, FACES, DRAWINGS_PER_FACE],
+        "drawing": [DRAWINGS_VERSION, LETTER_SIZE, SAME_LETTER, BEND, INK, GRAIN, BLOTS, STRIP, FACES, DRAWINGS_PER_FACE],
         "split": [NOVEL_VALIDATION_LETTERS, NOVEL_TEST_LETTERS],
         "seed": seed,
         "unicode": unicodedata.unidata_version,
@@ -122,7 +122,7 @@ def _merge(candidates: list[str], glyphs: NDArray[np.uint8]) -> dict[str, str]:
     for face, drawn in enumerate(glyphs.reshape(*glyphs.shape[:2], -1).astype(np.float32)):
         drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
         distances[face] = 1 - drawn @ drawn.T
-    alike = np.median(distances, axis=0) < ALIKE
+    alike = np.median(distances, axis=0) < SAME_LETTER
     first = list(range(len(candidates)))
     for letter in range(len(candidates)):
         earlier = [first[index] for index in range(letter) if alike[letter, index]]

@@ -28,7 +28,7 @@ FOLDERS = ("mini-imagenet", "miniImageNet", "miniImagenet", "MiniImagenet", "min
 SPLITS = ("train", "val", "test")
 SEEN_VALIDATION, SEEN_TEST = 25 / 600, 75 / 600
 
-Members = dict[str, dict[str, list[int]]]  # split -> class -> rows
+SplitRows = dict[str, dict[str, list[int]]]  # split -> class -> rows
 
 
 def open_mini_imagenet(root: Path, progress: Progress, skip_bad: bool) -> Dataset:
@@ -66,7 +66,7 @@ def mini_imagenet_verdict(dataset: Dataset) -> str:
     )
 
 
-def _read(root: Path, progress: Progress) -> tuple[Images, Members, tuple[ImagesByClass, ImagesByClass] | None]:
+def _read(root: Path, progress: Progress) -> tuple[Images, SplitRows, tuple[ImagesByClass, ImagesByClass] | None]:
     """Return images, their rows by split and class, and further rows of the seen classes for validation and test, if any."""
     for folder in (root, *(root / name for name in FOLDERS)):
         if (folder / "miniImageNet_category_split_train_phase_train.pickle").is_file():
@@ -107,7 +107,7 @@ def _is_archive(path: Path) -> bool:
     )
 
 
-def _from_csv(folder: Path, progress: Progress) -> tuple[Images, Members]:
+def _from_csv(folder: Path, progress: Progress) -> tuple[Images, SplitRows]:
     image_folder = next((folder / name for name in ("images", "img") if (folder / name).is_dir()), None)
     if image_folder is None:
         raise InputError(f"{folder} has a train.csv but no images folder: put the images into {folder / 'images'}")
@@ -137,7 +137,7 @@ def _class_folders(root: Path, split: str, classes: list[str] | None = None) -> 
     return {name: [os.path.join(split, name, file) for file in find_names(base / name)] for name in names}  # noqa: PTH118
 
 
-def _from_names(root: Path, listed: Mapping[str, Mapping[str, list[str]]], progress: Progress) -> tuple[Images, Members]:
+def _from_names(root: Path, listed: Mapping[str, Mapping[str, list[str]]], progress: Progress) -> tuple[Images, SplitRows]:
     """Return images in the order of their names, so that class ids and held-out images do not depend on the layout."""
     ordered = {split: {wnid: sorted(files) for wnid, files in sorted(listed[split].items())} for split in SPLITS}
     names = [name for split in SPLITS for files in ordered[split].values() for name in files]
@@ -146,14 +146,14 @@ def _from_names(root: Path, listed: Mapping[str, Mapping[str, list[str]]], progr
     return images, {split: {wnid: [next(rows) for _ in files] for wnid, files in ordered[split].items()} for split in SPLITS}
 
 
-def _from_cache_pickles(folder: Path) -> tuple[Images, Members]:
+def _from_cache_pickles(folder: Path) -> tuple[Images, SplitRows]:
     """Files with `image_data` [n, 84, 84, 3] and `class_dict`, class -> positions."""
     paths = _paths(folder, {split: f"mini-imagenet-cache-{split}.pkl" for split in SPLITS})
     images = _portions(paths, _cache_labels)
     return images, {split: _grouped(images, split) for split in SPLITS}
 
 
-def _from_category_pickles(folder: Path) -> tuple[Images, Members, tuple[ImagesByClass, ImagesByClass] | None]:
+def _from_category_pickles(folder: Path) -> tuple[Images, SplitRows, tuple[ImagesByClass, ImagesByClass] | None]:
     """Files with `data` [n, 84, 84, 3], `labels` and `catname2label`; two of them have more images of the seen classes."""
     files = {
         "train": "miniImageNet_category_split_train_phase_train.pickle",

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from protograph.nn.few_shot.base import OF_QUERIES, OF_SUPPORT, FewShotMethod, outside_inference
 from protograph.nn.few_shot.episodic_norm import replace_norms, set_reference
 
-Weights = dict[str, Tensor]  # the weights of a network by name
+NetworkWeights = dict[str, Tensor]  # the weights of a network by name
 
 
 class AdaptedNetwork(nn.Module):
@@ -64,7 +64,7 @@ class AdaptingMethod(FewShotMethod):
         self.ways = network.head.out_features
 
     @abstractmethod
-    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> Weights:
+    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> NetworkWeights:
         """Return the weights adapted to one episode.
 
         Args:
@@ -77,7 +77,7 @@ class AdaptingMethod(FewShotMethod):
     def forward(self, support: Tensor, mask: Tensor, queries: Tensor) -> Tensor:
         """Return logits [E, Q, N], computed for all episodes at once."""
         with torch.inference_mode(False), torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
-            inputs = outside_inference(*examples(support, mask), queries)
+            inputs = outside_inference(*support_examples(support, mask), queries)
             labels = class_labels(support)
 
             def logits(images: Tensor, shares: Tensor, asked: Tensor) -> Tensor:
@@ -85,11 +85,11 @@ class AdaptingMethod(FewShotMethod):
 
             return vmap(logits)(*inputs)
 
-    def predict(self, weights: Weights, support: Tensor, queries: Tensor) -> Tensor:
+    def predict(self, weights: NetworkWeights, support: Tensor, queries: Tensor) -> Tensor:
         """Return logits [Q, N] of one episode by adapted weights."""
         return self.apply_network(weights, support, queries)
 
-    def apply_network(self, weights: Weights, support: Tensor, queries: Tensor) -> Tensor:
+    def apply_network(self, weights: NetworkWeights, support: Tensor, queries: Tensor) -> Tensor:
         """Return logits [Q, N], with the batch norm statistics that are in use."""
         if self.used == OF_QUERIES:
             logits: Tensor = functional_call(self.network, weights, (queries,))
@@ -102,22 +102,22 @@ class AdaptingMethod(FewShotMethod):
         """Let batch norm of queries use other statistics."""
         self.used = statistics
 
-    def initial(self) -> Weights:
+    def initial(self) -> NetworkWeights:
         """Return the weights from which each episode starts."""
         return dict(self.network.named_parameters())
 
-    def support_loss(self, weights: Weights, support: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
+    def support_loss(self, weights: NetworkWeights, support: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
         """Return the loss on the support of one episode; the arguments are those of `adapt`."""
         logits = functional_call(self.network, weights, (support,))
         return (cross_entropy(logits, labels, reduction="none") * shares).sum()
 
-    def gradients(self, weights: Weights, support: Tensor, labels: Tensor, shares: Tensor) -> Weights:
+    def gradients(self, weights: NetworkWeights, support: Tensor, labels: Tensor, shares: Tensor) -> NetworkWeights:
         """Return the gradients of `support_loss` by the weights."""
-        gradients: Weights = grad(self.support_loss)(weights, support, labels, shares)
+        gradients: NetworkWeights = grad(self.support_loss)(weights, support, labels, shares)
         return gradients
 
 
-def examples(support: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def support_examples(support: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the support [E, N, K, D] as [E, N * K, D], with the share of each example in the mean over those that exist."""
     present = mask.flatten(1).to(support.dtype)
     return support.flatten(1, 2), present / present.sum(1, keepdim=True)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from protograph._internal.errors import InputError
 from protograph.nn.backbones import Conv4, conv_block
-from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, Weights
+from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, NetworkWeights
 from protograph.nn.few_shot.episodic_norm import set_reference
 
 MODULATED = 2  # the block, counted from 0, whose channels the context modulates
@@ -79,7 +79,7 @@ class Cavia(AdaptingMethod):
         super().__init__(network)
         self.context, self.steps, self.rate = context, steps, rate
 
-    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> Weights:
+    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> NetworkWeights:
         """Return the context adapted to one episode."""
 
         def loss(context: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Cavia(AdaptingMethod):
             context = context - self.rate * grad(loss)(context)
         return {"context": context}
 
-    def apply_network(self, weights: Weights, support: Tensor, queries: Tensor) -> Tensor:
+    def apply_network(self, weights: NetworkWeights, support: Tensor, queries: Tensor) -> Tensor:
         """Return logits [Q, N] by an adapted context."""
         if self.used == self.statistics[0]:
             return self.network.modulated(queries, weights["context"])

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, Weights
+from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, NetworkWeights
 
 
 class Maml(AdaptingMethod):
@@ -34,7 +34,7 @@ class Maml(AdaptingMethod):
         super().__init__(network)
         self.steps, self.test_steps, self.rate, self.first_order = steps, test_steps, rate, first_order
 
-    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> Weights:
+    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> NetworkWeights:
         """Return the weights after the inner steps on one episode."""
         weights = self.initial()
         for _ in range(self.steps if self.training else self.test_steps):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value
 
-from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, Weights
+from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, NetworkWeights
 from protograph.nn.few_shot.base import OF_SUPPORT
 
 COMPRESSION = 10.0  # p of the inputs' logarithms
@@ -47,7 +47,7 @@ class MetaLstm(AdaptingMethod):
         nn.init.constant_(self.forget.bias, REMEMBER)
         nn.init.constant_(self.learn.bias, LEARN)
 
-    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> Weights:
+    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> NetworkWeights:
         """Return the weights after the updates on one episode."""
         weights = self.initial()
         shapes = {name: value.shape for name, value in weights.items()}
@@ -84,12 +84,12 @@ def compressed(values: Tensor) -> Tensor:
     return torch.stack([first, torch.where(large, values.sign(), math.exp(COMPRESSION) * values)], 1)
 
 
-def flattened(weights: Weights) -> Tensor:
+def flattened(weights: NetworkWeights) -> Tensor:
     """Return all weights as one vector [P]."""
     return torch.cat([value.flatten() for value in weights.values()])
 
 
-def unflattened(vector: Tensor, shapes: dict[str, torch.Size]) -> Weights:
+def unflattened(vector: Tensor, shapes: dict[str, torch.Size]) -> NetworkWeights:
     """Return the weights of which `flattened` made a vector [P]."""
     parts = torch.split(vector, [shape.numel() for shape in shapes.values()])
     return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}

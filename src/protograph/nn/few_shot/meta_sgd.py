@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, Weights
+from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, NetworkWeights
 
 SLOWEST, FASTEST = 0.005, 0.1  # inner learning rates at the start
 
@@ -27,7 +27,7 @@ class MetaSgd(AdaptingMethod):
         super().__init__(network)
         self.rates = nn.ParameterList(torch.empty_like(value).uniform_(SLOWEST, FASTEST) for value in network.parameters())
 
-    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> Weights:
+    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> NetworkWeights:
         """Return the weights after one step on one episode."""
         weights = self.initial()
         gradients = self.gradients(weights, support, labels, shares)

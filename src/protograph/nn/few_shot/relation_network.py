@@ -8,7 +8,7 @@ from protograph.nn.few_shot.base import OF_QUERIES, RUNNING, FewShotMethod
 from protograph.nn.operators import mean_over_shots
 
 WIDTH, HIDDEN = 64, 8  # channels of the relation module, and units of its last hidden layer
-NUMBERS_AT_ONCE = 30_000_000  # of the first layer's outputs, in evaluation
+OUTPUTS_AT_ONCE = 30_000_000  # of the first layer's outputs, in evaluation
 
 
 class RelationNetwork(FewShotMethod):
@@ -51,7 +51,7 @@ class RelationNetwork(FewShotMethod):
         right = self._convolved(queries, of_query)
         if self.training:
             return self._scores(left, right)
-        step = max(1, NUMBERS_AT_ONCE // (left[0].numel() * len(left)))
+        step = max(1, OUTPUTS_AT_ONCE // (left[0].numel() * len(left)))
         return torch.cat([self._scores(left, part) for part in torch.split(right, step, 1)], 1)
 
     def _convolved(self, features: Tensor, weight: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, Weights, class_labels, examples
+from protograph.nn.few_shot.adaptation import AdaptedNetwork, AdaptingMethod, NetworkWeights, class_labels, support_examples
 
 DECAY, TINY = 0.999, 1e-8  # of Adam's second moments, and what keeps its divisor from 0
 
@@ -38,7 +38,7 @@ class Reptile(AdaptingMethod):
         super().__init__(network)
         self.steps, self.batch, self.test_steps, self.rate = steps, batch, test_steps, rate
 
-    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> Weights:
+    def adapt(self, support: Tensor, labels: Tensor, shares: Tensor) -> NetworkWeights:
         """Return the weights after the steps of evaluation on one episode, each on its whole support."""
         weights, squares = self.start()
         for step in range(self.test_steps):
@@ -47,7 +47,7 @@ class Reptile(AdaptingMethod):
 
     def loss(self, support: Tensor, mask: Tensor, queries: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         """Return a number whose gradient is Reptile's, and whose value is the mean loss of the adapted episodes."""
-        images, present = examples(support, mask)
+        images, present = support_examples(support, mask)
         images = torch.cat([images, queries], 1)
         labels = torch.cat([class_labels(support).expand(len(images), -1), targets], 1)
         present = torch.cat([(present > 0).to(images.dtype), torch.ones_like(queries[..., 0])], 1)
@@ -61,7 +61,7 @@ class Reptile(AdaptingMethod):
         surrogate = torch.stack([(value * (value - adapted[name].mean(0)).detach()).sum() for name, value in initial.items()])
         return losses.mean() + surrogate.sum() - surrogate.sum().detach()
 
-    def train_on(self, images: Tensor, labels: Tensor, present: Tensor, order: Tensor) -> tuple[Weights, Tensor]:
+    def train_on(self, images: Tensor, labels: Tensor, present: Tensor, order: Tensor) -> tuple[NetworkWeights, Tensor]:
         """Return the weights trained on one episode's images [n, D] in batches by `order` [steps, batch], and their loss."""
         weights, squares = self.start()
         for step in range(self.steps):
@@ -70,14 +70,14 @@ class Reptile(AdaptingMethod):
             weights, squares = self.descend(weights, squares, step, images[rows], labels[rows], shares)
         return weights, self.support_loss(weights, images, labels, present / present.sum())
 
-    def start(self) -> tuple[Weights, Weights]:
+    def start(self) -> tuple[NetworkWeights, NetworkWeights]:
         """Return the initial weights, and Adam's second moments."""
         weights = {name: value.detach() for name, value in self.initial().items()}
         return weights, {name: torch.zeros_like(value) for name, value in weights.items()}
 
     def descend(
-        self, weights: Weights, squares: Weights, step: int, images: Tensor, labels: Tensor, shares: Tensor
-    ) -> tuple[Weights, Weights]:
+        self, weights: NetworkWeights, squares: NetworkWeights, step: int, images: Tensor, labels: Tensor, shares: Tensor
+    ) -> tuple[NetworkWeights, NetworkWeights]:
         """Return weights and second moments after one step of Adam without momentum."""
         gradients = self.gradients(weights, images, labels, shares)
         squares = {name: DECAY * value + (1 - DECAY) * gradients[name].square() for name, value in squares.items()}

@@ -6,7 +6,7 @@ from torch import Tensor
 from protograph._internal.rows import ROWS_AT_ONCE, Rows
 from protograph.nn import neighbours as search
 from protograph.nn.classify import normalise
-from protograph.nn.neighbours import NEIGHBOURS, Measure, all_nearest, nearest, pair_scores
+from protograph.nn.neighbours import NEIGHBOURS, NeighbourMeasure, all_nearest, nearest, pair_scores
 from protograph.nn.operators.edges import Edges
 from protograph.nn.operators.weights import Weights
 
@@ -19,7 +19,7 @@ def is_many(classes: int) -> bool:
 def nearest_pairs(
     vectors: Tensor,
     others: Tensor,
-    measure: Measure,
+    measure: NeighbourMeasure,
     count: int | None,
     region: tuple[slice, slice],
     classes: int,
@@ -57,7 +57,7 @@ def nearest_pairs(
 
 
 @torch.no_grad()
-def _indices(vectors: Tensor, others: Tensor, count: int, measure: Measure) -> Tensor:
+def _indices(vectors: Tensor, others: Tensor, count: int, measure: NeighbourMeasure) -> Tensor:
     """Return the indices [R, count] of the nearest columns of each row."""
     if len(vectors) == len(others) and len(vectors) > search.MOST_EXACT and vectors.data_ptr() == others.data_ptr():
         found = all_nearest(Rows.of(vectors), count, measure)[1].tensor()

@@ -3,13 +3,13 @@
 from torch import Tensor
 
 from protograph.nn.classify import normalise
-from protograph.nn.neighbours import Measure
+from protograph.nn.neighbours import NeighbourMeasure
 from protograph.nn.operators.base import Similarity
 from protograph.nn.operators.context import Context
 from protograph.nn.operators.nearest_pairs import is_many, nearest_pairs
 from protograph.nn.operators.weights import Weights, block_region
 
-SimilarityMeasure = Measure
+SimilarityMeasure = NeighbourMeasure
 
 
 def pairwise(rows: Tensor, columns: Tensor, measure: SimilarityMeasure) -> Tensor:
