@@ -1,10 +1,9 @@
 """Trains in float64 into folders, alone or as one of the processes of torchrun: `several.py FOLDER [STEP]`.
 
-With STEP, the first training is killed behind that step, unless torchrun has started the process again.
+With STEP, the first training is killed behind that step.
 """
 
 import functools
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +68,5 @@ def train_all(folder: Path, killed_at: tuple[int, ...] = ()) -> None:
 
 if __name__ == "__main__":
     loop.SAVE_EVERY = -1.0
-    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     with joined("cpu"):
-        train_all(Path(sys.argv[1]), () if again else tuple(map(int, sys.argv[2:])))
+        train_all(Path(sys.argv[1]), tuple(map(int, sys.argv[2:])))
