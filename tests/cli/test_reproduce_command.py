@@ -476,11 +476,11 @@ def test_the_real_trainer_interrupted_behind_every_run_ends_with_the_same_ledger
     monkeypatch.setattr(train_verb, "run_training", trained := Counted(train_verb.run_training))
     words = ["--dataset=toy", "--shots=1", "--device=cpu", *SETS]
     words += ["--variant=pn+", "--variant=dfslwof-att", "--variant=teen", "--variant=gcgpn-aux-split"]
-    monkeypatch.setattr(verb, "Processes", Here)
+    monkeypatch.setattr(verb, "LocalProcesses", Here)
     whole = reproduce(*words, "--results=whole/results", "--runs=whole/runs")
     assert whole.exit_code == 0, whole.stderr
     assert trained.folders == ["demo-0"] * 5
-    monkeypatch.setattr(verb, "Processes", functools.partial(Here, most=2))
+    monkeypatch.setattr(verb, "LocalProcesses", functools.partial(Here, most=2))
     ends: list[int] = []
     while not ends or ends[-1] == 130:
         ends.append(reproduce(*words).exit_code)
